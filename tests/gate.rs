@@ -51,7 +51,7 @@ fn a_job_that_gets_idle_later_is_checkpointed_by_a_retry() {
 #[test]
 fn two_checkpoints_at_once() {
     let stage = Stage::new("twice").unwrap();
-    let job = stage.started("vector_loop", &["300", "40"]).unwrap();
+    let job = stage.held("vector_loop", &["300", "40"]).unwrap();
     let outputs: Vec<_> = std::thread::scope(|scope| {
         let checkpoint = || stage.place().checkpoint_command(After::LeaveRunning).output().unwrap();
         let threads = [scope.spawn(checkpoint), scope.spawn(checkpoint)];
@@ -68,6 +68,7 @@ fn two_checkpoints_at_once() {
         let mut verify = stage.place().dormouse("verify");
         assert!(verify.arg("--store").arg(stage.place().store()).arg(image).status().unwrap().success());
     }
+    stage.let_end().unwrap();
     assert_eq!(job.finish().unwrap().exit, Exit::Code(0));
 }
 
@@ -75,7 +76,7 @@ fn two_checkpoints_at_once() {
 #[test]
 fn a_stop_waits_for_its_turn() {
     let stage = Stage::new("turn").unwrap();
-    let job = stage.started("vector_loop", &["3000", "40"]).unwrap();
+    let job = stage.held("vector_loop", &["3000", "40"]).unwrap();
     let mut first = stage.place().checkpoint_command(After::LeaveRunning);
     let mut first = first.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     // It is under way then, or nearly.
@@ -91,7 +92,7 @@ fn a_stop_waits_for_its_turn() {
 #[test]
 fn a_stop_waits_for_its_turn_by_itself() {
     let stage = Stage::new("gone").unwrap();
-    let job = stage.started("vector_loop", &["30000", "40"]).unwrap();
+    let job = stage.held("vector_loop", &["30000", "40"]).unwrap();
     let quiet = |after| {
         let mut command = stage.place().checkpoint_command(after);
         command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
@@ -121,10 +122,11 @@ fn a_stop_waits_for_its_turn_by_itself() {
 #[test]
 fn a_job_that_still_runs_is_not_restarted() {
     let stage = Stage::new("still").unwrap();
-    let job = stage.started("vector_loop", &["300", "40"]).unwrap();
+    let job = stage.held("vector_loop", &["300", "40"]).unwrap();
     let image = stage.checkpoint(After::LeaveRunning).unwrap();
     let output = stage.place().restart_command(&image).output().unwrap();
     Failure::of(&output).unwrap().expect(125, &[stage.name(), "running"]);
+    stage.let_end().unwrap();
     assert_eq!(job.finish().unwrap().exit, Exit::Code(0));
 }
 

@@ -158,6 +158,34 @@ impl Stage {
         first_line(Job::start(self.command(guest, args))?)
     }
 
+    /// The file that guests which are held wait for.
+    fn told(&self) -> PathBuf {
+        self.folder.path().join("told")
+    }
+
+    /// The command that runs a guest which is not over before [`Self::let_end`]: however slow this machine is, what the test does
+    /// meanwhile is done to a job that runs.
+    pub fn held_command(&self, guest: &str, args: &[&str]) -> Command {
+        let mut command = self.command(guest, args);
+        self.hold(&mut command);
+        command
+    }
+
+    /// Holds the guests that a command runs, likewise.
+    pub fn hold(&self, command: &mut Command) {
+        command.env("GUEST_LAST_LINE_AFTER", self.told());
+    }
+
+    /// Starts such a guest and waits for its first line.
+    pub fn held(&self, guest: &str, args: &[&str]) -> anyhow::Result<Job> {
+        first_line(Job::start(self.held_command(guest, args))?)
+    }
+
+    /// Lets guests that are held come to their end, those that are restarted later also.
+    pub fn let_end(&self) -> anyhow::Result<()> {
+        std::fs::write(self.told(), "").context("cannot tell the guests to end")
+    }
+
     /// Takes a checkpoint that must succeed, and answers with the image.
     pub fn checkpoint(&self, after: After) -> anyhow::Result<String> {
         match self.place().checkpoint(after)? {

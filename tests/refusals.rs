@@ -9,13 +9,14 @@ use std::time::{Duration, Instant};
 use dormouse_tests::{Failure, Mount, Stage};
 use testkit::job::{Job, LIMIT};
 use testkit::outcome::Exit;
-use testkit::place::{After, Checkpoint, Device, Place};
+use testkit::place::{After, Device, Place};
 
 /// A guest that was checkpointed and stopped: what is left is its image.
 fn asleep(name: &str) -> (Stage, String) {
     let stage = Stage::new(name).unwrap();
-    let job = stage.started("vector_loop", &["400", "40"]).unwrap();
+    let job = stage.held("vector_loop", &["400", "40"]).unwrap();
     let image = stage.checkpoint(After::Stop).unwrap();
+    stage.let_end().unwrap();
     job.finish().unwrap();
     (stage, image)
 }
@@ -30,6 +31,7 @@ fn refused_restart(stage: &Stage, image: &str, code: i32, words: &[&str]) {
 
 fn run_on_after_failed_checkpoint(stage: &Stage, job: Job) {
     assert!(stage.images().unwrap().is_empty());
+    stage.let_end().unwrap();
     let finished = job.finish().unwrap();
     assert_eq!(finished.exit, Exit::Code(0), "{}", finished.stderr);
     assert!(String::from_utf8_lossy(&finished.stdout).contains("done sum"));
@@ -38,7 +40,7 @@ fn run_on_after_failed_checkpoint(stage: &Stage, job: Job) {
 #[test]
 fn no_criu() {
     let stage = Stage::new("no-criu").unwrap();
-    let mut command = stage.command("vector_loop", &["400", "40"]);
+    let mut command = stage.held_command("vector_loop", &["400", "40"]);
     command.env("DORMOUSE_CRIU", "/nowhere/criu");
     let job = dormouse_tests::first_line(Job::start(command).unwrap()).unwrap();
     stage.refused_checkpoint(&[]).unwrap().expect(9, &["CRIU", "/nowhere/criu"]);
@@ -61,7 +63,7 @@ fn old_criu(stage: &Stage) -> PathBuf {
 fn a_criu_that_does_not_work_on_this_kernel() {
     let stage = Stage::new("old-criu").unwrap();
     let old = old_criu(&stage);
-    let mut command = stage.command("vector_loop", &["400", "40"]);
+    let mut command = stage.held_command("vector_loop", &["400", "40"]);
     command.env("DORMOUSE_CRIU", &old);
     let job = dormouse_tests::first_line(Job::start(command).unwrap()).unwrap();
     stage.refused_checkpoint(&[]).unwrap().expect(9, &["CRIU", old.to_str().unwrap()]);
@@ -149,10 +151,11 @@ fn a_flipped_bit_in_the_data() {
 #[test]
 fn a_flipped_bit_in_the_data_of_an_earlier_image() {
     let stage = Stage::new("mended").unwrap();
-    let job = stage.started("vector_loop", &["1000", "40"]).unwrap();
+    let job = stage.held("vector_loop", &["1000", "40"]).unwrap();
     stage.checkpoint(After::LeaveRunning).unwrap();
     change(&pack(&stage), |bytes| bytes[4096] ^= 4);
     let image = stage.checkpoint(After::Stop).unwrap();
+    stage.let_end().unwrap();
     job.finish().unwrap();
     let finished = stage.place().restart(&image).unwrap().finish().unwrap();
     assert_eq!(finished.exit, Exit::Code(0), "{}", finished.stderr);
@@ -223,7 +226,7 @@ fn a_missing_program() {
 fn a_full_store() {
     let stage = Stage::new("full").unwrap();
     let _store = Mount::tmpfs(stage.place().store(), "size=1m").unwrap();
-    let job = stage.started("vector_loop", &["400", "40"]).unwrap();
+    let job = stage.held("vector_loop", &["400", "40"]).unwrap();
     stage.refused_checkpoint(&[]).unwrap().expect(10, &[stage.place().store().to_str().unwrap()]);
     run_on_after_failed_checkpoint(&stage, job);
 }
@@ -252,8 +255,9 @@ fn a_file_that_was_appended_to_and_cannot_be_made_durable() {
     let guest = stage.guest("vector_loop").display().to_string();
     let script = "exec 3>>\"$0\"; head -c 30000000 /dev/zero | tr '\\0' x >&3; exec \"$@\"";
     let args = ["-c", script, &log, &guest, "400", "40"].map(str::to_owned);
-    let job = stage.place().run(Path::new("/bin/sh"), &args).unwrap();
-    let job = dormouse_tests::first_line(job).unwrap();
+    let mut command = stage.place().run_command(Path::new("/bin/sh"), &args);
+    stage.hold(&mut command);
+    let job = dormouse_tests::first_line(Job::start(command).unwrap()).unwrap();
     stage.refused_checkpoint(&[]).unwrap().expect(1, &["no image", &log, "cannot be made durable"]);
     // Linux tells nobody again that it is lost.
     stage.refused_checkpoint(&[]).unwrap().expect(1, &[&log, "an earlier checkpoint could not make durable"]);
@@ -306,7 +310,7 @@ fn a_store_that_becomes_full() {
 fn a_read_only_store() {
     let stage = Stage::new("read-only").unwrap();
     let _store = Mount::tmpfs(stage.place().store(), "ro").unwrap();
-    let job = stage.started("vector_loop", &["400", "40"]).unwrap();
+    let job = stage.held("vector_loop", &["400", "40"]).unwrap();
     stage.refused_checkpoint(&[]).unwrap().expect(10, &[stage.place().store().to_str().unwrap()]);
     run_on_after_failed_checkpoint(&stage, job);
 }
@@ -317,7 +321,7 @@ fn a_folder_that_is_no_store_is_named_at_the_start_and_another_can_be_chosen() {
     let (place, other) = (stage.place(), stage.place().folder.join("other"));
     std::fs::create_dir(place.store()).unwrap();
     std::fs::write(place.store().join("something"), "else").unwrap();
-    let job = stage.started("vector_loop", &["1000", "40"]).unwrap();
+    let job = stage.held("vector_loop", &["1000", "40"]).unwrap();
     stage.refused_checkpoint(&[]).unwrap().expect(10, &["something"]);
     let output = place.checkpoint_command(After::Stop).arg("--store").arg(&other).output().unwrap();
     assert!(output.status.success(), "{output:?}");
@@ -348,7 +352,7 @@ fn images_that_are_not_there() {
 #[test]
 fn a_suspended_supervisor() {
     let stage = Stage::new("suspended").unwrap();
-    let job = stage.started("vector_loop", &["800", "40"]).unwrap();
+    let job = stage.held("vector_loop", &["800", "40"]).unwrap();
     let pid = rustix::process::Pid::from_raw(job.pid()).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::TSTP).unwrap();
     // It stops its program first, and itself after that.
@@ -460,13 +464,14 @@ fn of_two_restarts_at_once_one_runs() {
 #[test]
 fn a_stopped_job_can_be_restarted_at_once() {
     let stage = Stage::new("at-once").unwrap();
-    let mut job = stage.started("vector_loop", &["400", "40"]).unwrap();
+    let mut job = stage.held("vector_loop", &["400", "40"]).unwrap();
     for _ in 0..3 {
         let image = stage.checkpoint(After::Stop).unwrap();
         let next = stage.place().restart(&image).unwrap();
         job.finish().unwrap();
         job = dormouse_tests::first_line(next).unwrap();
     }
+    stage.let_end().unwrap();
     let finished = job.finish().unwrap();
     assert_eq!(finished.exit, Exit::Code(0), "{}", finished.stderr);
 }
@@ -533,15 +538,13 @@ fn another_terminal_another_folder_other_pids() {
 fn images_of_one_job_do_not_mix() {
     let stage = Stage::new("pair").unwrap();
     let undisturbed = stage.started("vector_loop", &["300", "40"]).unwrap().finish().unwrap();
-    let job = stage.started("vector_loop", &["300", "40"]).unwrap();
+    let job = stage.held("vector_loop", &["300", "40"]).unwrap();
     let mut images = Vec::new();
     for _ in 0..2 {
-        if let Checkpoint::Published(report) = stage.place().checkpoint(After::LeaveRunning).unwrap() {
-            images.push(report.image);
-        }
+        images.push(stage.checkpoint(After::LeaveRunning).unwrap());
     }
+    stage.let_end().unwrap();
     job.finish().unwrap();
-    assert_eq!(images.len(), 2, "the guest was over too early");
     let restart = |image: &String| {
         let finished = stage.place().restart(image).unwrap().finish().unwrap();
         assert_eq!(finished.exit, Exit::Code(0), "{}", finished.stderr);

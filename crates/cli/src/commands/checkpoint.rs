@@ -3,17 +3,21 @@
 use super::access;
 use crate::flags::{self, Checkpoint};
 use crate::output::Show;
-use checkpoint::admin::{self, CheckpointOptions, Event, Report, Request};
+use checkpoint::admin::{self, Asked, CheckpointOptions, Event, Report, Request};
 use checkpoint::{Failure, Kind, runtime};
 use host::signals;
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 use serde::Serialize;
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
 
 /// How long the supervisor of a stopped job may take to end: a restart may follow at once.
 const SUPERVISOR_END: Duration = Duration::from_secs(10);
+
+/// How long whoever is to end waits for the supervisor's first word, which comes at once unless that is suspended.
+const FIRST_WORD: Duration = Duration::from_secs(2);
 
 #[derive(Serialize)]
 #[serde(transparent)]
@@ -36,8 +40,16 @@ pub fn run(flags: &Checkpoint) -> Result<Published, Failure> {
         ..CheckpointOptions::default()
     };
     let shown = bar(!flags.json.json);
-    tell_at_end(&shown, &job.job, flags.stop)?;
-    match ask_behind(&shown, &root, &job.job, &Request::Checkpoint(options))? {
+    let is_heard = tell_at_end(&shown, &job.job, flags.stop)?;
+    let ask = || {
+        let mut is_heard = locked(&is_heard);
+        let mut asked = Asked::of(&runtime::admin_socket(&root, &job.job), &Request::Checkpoint(options))?;
+        let first = asked.until(|_| true, |event| follow(&shown, event))?;
+        *is_heard = true;
+        drop(is_heard);
+        if first.is_last() { Ok(first) } else { asked.until(Event::is_last, |event| follow(&shown, event)) }
+    };
+    match answer(&shown, ask())? {
         Event::Published(report) => {
             if flags.stop {
                 runtime::wait_until_gone(&root, &job, SUPERVISOR_END);
@@ -48,8 +60,9 @@ pub fn run(flags: &Checkpoint) -> Result<Published, Failure> {
     }
 }
 
-/// Has whoever waits no longer told what becomes of the checkpoint.
-fn tell_at_end(bar: &ProgressBar, job: &str, stop: bool) -> Result<(), Failure> {
+/// Has whoever waits no longer told what becomes of the checkpoint. What is returned is to be locked from before the supervisor is asked
+/// until it has answered, and then to be true: of a checkpoint that nobody has heard of nothing is told.
+fn tell_at_end(bar: &ProgressBar, job: &str, stop: bool) -> Result<Arc<Mutex<bool>>, Failure> {
     let then = match stop {
         true => "goes on, and ends the job when its image is safe",
         false => {
@@ -58,19 +71,51 @@ fn tell_at_end(bar: &ProgressBar, job: &str, stop: bool) -> Result<(), Failure> 
     };
     let told =
         format!("dormouse: the checkpoint of job {job} {then}; `dormouse ls` shows images that are safe");
+    let unknown = format!(
+        "dormouse: the supervisor of job {job} has not said yet whether it takes a checkpoint; `dormouse ls` shows images that are safe"
+    );
     let bar = bar.clone();
-    signals::last_words(move || bar.suspend(|| eprintln!("{told}")))
-        .map_err(|error| Failure::of("signals cannot be waited for", &error))
+    let is_heard = Arc::new(Mutex::new(false));
+    let heard = Arc::clone(&is_heard);
+    let words = move || match locked_within(&heard, FIRST_WORD) {
+        Some(is_heard) => {
+            if *is_heard {
+                bar.suspend(|| eprintln!("{told}"));
+            }
+            // This process ends now; it asks for nothing before that.
+            std::mem::forget(is_heard);
+        }
+        None => bar.suspend(|| eprintln!("{unknown}")),
+    };
+    signals::last_words(words).map_err(|error| Failure::of("signals cannot be waited for", &error))?;
+    Ok(is_heard)
+}
+
+fn locked(lock: &Mutex<bool>) -> MutexGuard<'_, bool> {
+    lock.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn locked_within(lock: &Mutex<bool>, patience: Duration) -> Option<MutexGuard<'_, bool>> {
+    let until = Instant::now() + patience;
+    loop {
+        match lock.try_lock() {
+            Ok(guard) => return Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) if Instant::now() > until => return None,
+            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(5)),
+        }
+    }
 }
 
 /// Asks a job's supervisor for something, and shows how it goes; answers with what it says at the end, unless that is a failure.
 pub fn ask(root: &Path, job: &str, request: &Request, shows: bool) -> Result<Event, Failure> {
-    ask_behind(&bar(shows), root, job, request)
+    let bar = bar(shows);
+    let last = admin::ask(&runtime::admin_socket(root, job), request, |event| follow(&bar, event));
+    answer(&bar, last)
 }
 
-fn ask_behind(bar: &ProgressBar, root: &Path, job: &str, request: &Request) -> Result<Event, Failure> {
-    let socket = runtime::admin_socket(root, job);
-    let last = admin::ask(&socket, request, |event| follow(bar, event));
+/// What the supervisor said at the end, unless that is a failure.
+fn answer(bar: &ProgressBar, last: Result<Event, Failure>) -> Result<Event, Failure> {
     bar.finish_and_clear();
     match last? {
         Event::Failed(failure) => Err(failure),
