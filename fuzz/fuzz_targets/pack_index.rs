@@ -1,9 +1,9 @@
-//! A store's indexes, packs and covers are refused or understood: what is understood is written, and read back the same.
+//! A store's indexes, lists of condemned packs, packs and covers are refused or understood: what is understood is written, and read back the same.
 #![no_main]
 
 use fuzz::files;
 use image::sealed::Kind;
-use image::{Index, cover, pack};
+use image::{Condemned, Index, cover, pack};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -11,6 +11,11 @@ fuzz_target!(|bytes: &[u8]| {
         let Ok(index) = Index::read(&file[..]) else { continue };
         let again = index.to_bytes().expect("what was read can be written");
         assert_eq!(Index::read(&again[..]).expect("what was written can be read"), index);
+    }
+    for file in files(Kind::Condemned, bytes) {
+        let Ok(condemned) = Condemned::read(&file[..]) else { continue };
+        let again = condemned.to_bytes().expect("what was read can be written");
+        assert_eq!(Condemned::read(&again[..]).expect("what was written can be read"), condemned);
     }
     for file in files(Kind::Trailer, bytes) {
         let Ok((id, entries)) = pack::parse_trailer(&file[..]) else { continue };

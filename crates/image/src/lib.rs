@@ -17,6 +17,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation))]
 
 pub mod chunk;
+mod condemned;
 pub mod cover;
 mod error;
 mod glimpse;
@@ -31,6 +32,7 @@ pub mod sealed;
 mod store_config;
 
 pub use chunk::{CHUNK_SIZE, Codec, Compress, Entry};
+pub use condemned::{Condemned, CondemnedPacks};
 pub use error::{ChunkError, FormatError};
 pub use glimpse::Glimpse;
 pub use id::{

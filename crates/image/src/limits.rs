@@ -8,6 +8,8 @@ pub const MANIFEST_BODY: u64 = 256 << 20;
 pub const INDEX_BODY: u64 = 1 << 30;
 /// Body of a pack's trailer.
 pub const TRAILER_BODY: u64 = 64 << 20;
+/// Body of a list of condemned packs.
+pub const CONDEMNED_BODY: u64 = 64 << 20;
 /// A whole pack file.
 pub const PACK_FILE: u64 = 4 << 30;
 /// A whole object: what a signed file offset can say.

@@ -21,6 +21,8 @@ pub enum Kind {
     Index,
     /// The trailer of a pack.
     Trailer,
+    /// What is to go from a store.
+    Condemned,
 }
 
 impl Kind {
@@ -32,6 +34,7 @@ impl Kind {
             Self::Manifest => *b"\x89DMSIMG\n",
             Self::Index => *b"\x89DMSIDX\n",
             Self::Trailer => *b"\x89DMSTRL\n",
+            Self::Condemned => *b"\x89DMSCND\n",
         }
     }
 
@@ -43,6 +46,7 @@ impl Kind {
             Self::Manifest => limits::MANIFEST_BODY,
             Self::Index => limits::INDEX_BODY,
             Self::Trailer => limits::TRAILER_BODY,
+            Self::Condemned => limits::CONDEMNED_BODY,
         }
     }
 
@@ -52,6 +56,7 @@ impl Kind {
             Self::Manifest => "an image's manifest",
             Self::Index => "an index",
             Self::Trailer => "a pack's trailer",
+            Self::Condemned => "a list of condemned packs",
         }
     }
 }

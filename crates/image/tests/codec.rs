@@ -26,6 +26,14 @@ proptest! {
     }
 
     #[test]
+    fn condemned_packs_read_back(condemned in support::condemned()) {
+        let file = condemned.to_bytes().unwrap();
+        let read = Condemned::read(&file[..]).unwrap();
+        prop_assert_eq!(&read, &condemned);
+        prop_assert_eq!(read.to_bytes().unwrap(), file);
+    }
+
+    #[test]
     fn packs_read_back(pack in support::pack_index()) {
         prop_assert_eq!(pack::parse_header(&pack::header(pack.id)).unwrap(), pack.id);
         let tail = pack::trailer(pack.id, &pack.entries).unwrap();

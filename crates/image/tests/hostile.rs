@@ -42,6 +42,7 @@ fn parse_all(kind: Kind, bytes: &[u8], canonical: bool) {
     match kind {
         Kind::Manifest => parse(bytes, |b| Manifest::read(b), Manifest::to_bytes, canonical),
         Kind::Index => parse(bytes, |b| Index::read(b), Index::to_bytes, canonical),
+        Kind::Condemned => parse(bytes, |b| Condemned::read(b), Condemned::to_bytes, canonical),
         Kind::Config => parse(bytes, |b| StoreConfig::read(b), StoreConfig::to_bytes, canonical),
         Kind::Trailer => {
             let write = |(id, entries): &(PackId, Vec<Entry>)| {
@@ -54,7 +55,7 @@ fn parse_all(kind: Kind, bytes: &[u8], canonical: bool) {
     }
 }
 
-const KINDS: [Kind; 4] = [Kind::Config, Kind::Manifest, Kind::Index, Kind::Trailer];
+const KINDS: [Kind; 5] = [Kind::Config, Kind::Manifest, Kind::Index, Kind::Trailer, Kind::Condemned];
 
 /// Whether a body has a field that a reader of version 1 skips, and so does not write again.
 fn may_skip(body: &[u8]) -> bool {
@@ -104,6 +105,13 @@ proptest! {
         let file = index.to_bytes().unwrap();
         let mangled = support::reseal(Kind::Index, &file, |body| mangle(body, &cuts));
         parse_all(Kind::Index, &mangled, false);
+    }
+
+    #[test]
+    fn mangled_condemned(condemned in support::condemned(), cuts in vec((any::<prop::sample::Index>(), any::<u8>(), 0..4u8), 1..4)) {
+        let file = condemned.to_bytes().unwrap();
+        let mangled = support::reseal(Kind::Condemned, &file, |body| mangle(body, &cuts));
+        parse_all(Kind::Condemned, &mangled, false);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use image::{ChunkId, Entry, ImageId, Index, PackId, PackIndex};
 
+use crate::condemned::Barred;
 use crate::list::DamagedFile;
 use crate::{MediaError, ReadError, Store, layout};
 
@@ -21,8 +22,8 @@ pub(crate) struct Place {
 pub(crate) type Usable = HashMap<ChunkId, u32>;
 
 /// The same as [`ChunkMap::usable`] of all that a store has, for who wants to know nothing else: that takes a fraction of the memory.
-pub(crate) fn usable(store: &Store) -> Result<Usable, ReadError> {
-    let there = packs_there(store)?;
+pub(crate) fn usable(store: &Store, barred: &Barred) -> Result<Usable, ReadError> {
+    let there = packs_there(store, barred)?;
     let mut usable = Usable::new();
     for_each_pack(store, |pack| usable.extend(usable_of(&pack, &there)))?;
     Ok(usable)
@@ -34,10 +35,11 @@ fn usable_of(pack: &PackIndex, there: &HashMap<PackId, u64>) -> impl Iterator<It
     entries.iter().map(|entry| (entry.id, entry.plain_len))
 }
 
-/// The packs in a store's folder, and how long they are.
-fn packs_there(store: &Store) -> Result<HashMap<PackId, u64>, MediaError> {
+/// The packs in a store's folder that are not barred, and how long they are.
+fn packs_there(store: &Store, barred: &Barred) -> Result<HashMap<PackId, u64>, MediaError> {
     let there = store.on("list", layout::PACKS, |media| media.lengths(layout::PACKS))?;
-    Ok(there.iter().filter_map(|(name, len)| Some((layout::pack_of(name)?, *len))).collect())
+    let packs = there.iter().filter_map(|(name, len)| Some((layout::pack_of(name)?, *len)));
+    Ok(packs.filter(|(id, _)| !barred.has(id)).collect())
 }
 
 /// Hands over what every index names; answers the indexes that could not be read.
@@ -87,8 +89,8 @@ impl ChunkMap {
     }
 
     /// The chunks of packs that are there and have the right length, for a writer that wants to use them again.
-    pub(crate) fn usable(&self, store: &Store) -> Result<Usable, MediaError> {
-        let there = packs_there(store)?;
+    pub(crate) fn usable(&self, store: &Store, barred: &Barred) -> Result<Usable, MediaError> {
+        let there = packs_there(store, barred)?;
         Ok(self.packs.values().flat_map(|pack| usable_of(pack, &there)).collect())
     }
 

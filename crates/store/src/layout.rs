@@ -7,6 +7,8 @@ use image::{ImageId, PackId};
 pub(crate) const CONFIG: &str = "config";
 pub(crate) const PACKS: &str = "packs";
 pub(crate) const INDEX: &str = "index";
+/// What is to go when some drafts have ended; a name that is no index's.
+pub(crate) const CONDEMNED: &str = "index/condemned";
 pub(crate) const IMAGES: &str = "images";
 pub(crate) const TMP: &str = "tmp";
 /// Every folder of a store.

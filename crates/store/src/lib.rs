@@ -41,6 +41,7 @@
 
 mod access;
 mod chunk_map;
+mod condemned;
 mod diff;
 mod error;
 mod keep;

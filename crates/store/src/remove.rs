@@ -1,19 +1,20 @@
 //! Removing images, and then whatever no image needs any more. The order of steps is §7 of `docs/image-format.md`.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io;
 
 use image::{ChunkId, ImageId, Index, PackId};
 use serde::Serialize;
 
+use crate::condemned::Sentences;
 use crate::error::is_unread;
 use crate::read::whole_pack;
 use crate::store::random_id;
 use crate::{FindError, ReadError, Store, WriteError, layout};
 
 /// Why nothing is freed while others use the store.
-const IN_USE: &str =
-    "a checkpoint or a restart uses the store; the next `dormouse rm` frees what no image needs";
+const IN_USE: &str = "somebody who reads an image, copies to the store, or has just begun a checkpoint uses the store; the next `dormouse rm` frees \
+                      what no image needs";
 
 /// What became of a wish to remove images.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -22,6 +23,8 @@ pub struct Removal {
     pub images: Vec<ImageId>,
     /// Bytes of packs that no image needed any more, and that are gone too.
     pub freed: u64,
+    /// Bytes of packs that no image needs, and that a later removal frees: checkpoints that are being written may count on them.
+    pub waiting: u64,
     /// Why nothing else was freed, if so.
     pub kept: Option<String>,
 }
@@ -55,7 +58,8 @@ impl Store {
     }
 
     /// Removes images, and then what no other needs: with none named, only that. Images that are not there have been removed by somebody else.
-    /// While a draft lives or an image is open, nothing is freed, since they may use what nobody else does; the next removal frees it.
+    /// While an image is open, nothing is freed, since it may have been removed. Beside drafts it takes two removals: what the first finds is
+    /// condemned, so that new drafts do not use it, and goes with one that comes when all drafts that there were have ended.
     ///
     /// # Errors
     /// As the medium's. Whatever fails, and whenever, what is listed is complete.
@@ -71,29 +75,34 @@ impl Store {
                 }
             }
         }
-        let removal = |freed, kept| Removal { images: gone, freed, kept };
+        let removal = |freed, waiting, kept| Removal { images: gone, freed, waiting, kept };
         // Durable before any chunk goes, also what was removed before this and never synced.
         self.on("sync", layout::IMAGES, |media| media.sync_folder(layout::IMAGES))?;
         let Some(_alone) = self.on("lock", layout::CONFIG, |media| media.lock(layout::CONFIG, false))? else {
-            return Ok(removal(0, Some(IN_USE.to_owned())));
+            return Ok(removal(0, 0, Some(IN_USE.to_owned())));
         };
         // Nothing may be left that a writer who was taken for dead could publish.
-        match self.remove_abandoned_drafts() {
-            Ok(true) => {}
-            Ok(false) => return Ok(removal(0, Some(IN_USE.to_owned()))),
-            Err(error) => return Ok(removal(0, Some(format!("{error}: nothing else is freed")))),
-        }
-        if let Err(error) = self.media().end_uploads() {
+        let alive = match self.remove_abandoned_drafts() {
+            Ok(alive) => alive,
+            Err(error) => return Ok(removal(0, 0, Some(format!("{error}: nothing else is freed")))),
+        };
+        if alive.is_empty()
+            && let Err(error) = self.media().end_uploads()
+        {
             tracing::debug!(%error, "uploads that were cut off could not be ended");
         }
-        match self.unused(&[])? {
+        let mut sentences = Sentences::load(self, alive)?;
+        match self.unused(&[], &mut sentences)? {
             Ok(unused) => {
                 // What somebody else has removed meanwhile must not come back either.
                 self.on("sync", layout::IMAGES, |media| media.sync_folder(layout::IMAGES))?;
                 self.free(&unused)?;
-                Ok(removal(unused.bytes, None))
+                let waiting = sentences.bytes;
+                // Behind that: who sees a pack no longer condemned finds no index that names it.
+                sentences.changed().map_or(Ok(()), |condemned| self.condemn(&condemned))?;
+                Ok(removal(unused.bytes, waiting, None))
             }
-            Err(kept) => Ok(removal(0, Some(kept))),
+            Err(kept) => Ok(removal(0, 0, Some(kept))),
         }
     }
 
@@ -103,11 +112,11 @@ impl Store {
     /// As [`Store::remove`].
     pub fn would_remove(&self, images: &[ImageId]) -> Result<Removal, WriteError> {
         let images = self.only_there(images)?;
-        let (freed, kept) = match self.unused(&images)? {
+        let (freed, kept) = match self.unused(&images, &mut Sentences::default())? {
             Ok(unused) => (unused.bytes, None),
             Err(kept) => (0, Some(kept)),
         };
-        Ok(Removal { images, freed, kept })
+        Ok(Removal { images, freed, waiting: 0, kept })
     }
 
     fn image_ids(&self) -> Result<Vec<ImageId>, ReadError> {
@@ -120,8 +129,12 @@ impl Store {
         Ok(images.iter().copied().filter(|image| there.contains(image)).collect())
     }
 
-    /// What no image but these needs; why that cannot be told, where something cannot be read.
-    fn unused(&self, without: &[ImageId]) -> Result<Result<Unused, String>, WriteError> {
+    /// What no image but these needs, and goes now; why that cannot be told, where something cannot be read.
+    fn unused(
+        &self,
+        without: &[ImageId],
+        sentences: &mut Sentences,
+    ) -> Result<Result<Unused, String>, WriteError> {
         let mut used: HashSet<ChunkId> = HashSet::new();
         for id in self.image_ids()?.into_iter().filter(|id| !without.contains(id)) {
             match self.manifest(&id) {
@@ -137,6 +150,8 @@ impl Store {
         }
         let (mut unused, mut lost) = (Unused::default(), Vec::new());
         let (mut named, mut kept) = (HashSet::new(), HashSet::new());
+        // A pack that two indexes name is sentenced once.
+        let mut sentenced: HashMap<PackId, bool> = HashMap::new();
         let names = self.on("list", layout::INDEX, |media| media.list(layout::INDEX))?;
         for image in names.iter().filter_map(|name| layout::index_of(name)) {
             let mut index = match self.read_file(&layout::index(image), |file| Index::read(file)) {
@@ -152,7 +167,15 @@ impl Store {
             };
             let before = index.packs.len();
             named.extend(index.packs.iter().map(|pack| pack.id));
-            index.packs.retain(|pack| pack.entries.iter().any(|entry| used.contains(&entry.id)));
+            // The manifest of a draft may come behind its index.
+            if !sentences.is_alive(&image) {
+                index.packs.retain(|pack| {
+                    pack.entries.iter().any(|entry| used.contains(&entry.id))
+                        || !*sentenced
+                            .entry(pack.id)
+                            .or_insert_with(|| sentences.named_goes(pack.id, pack.file_len))
+                });
+            }
             kept.extend(index.packs.iter().map(|pack| pack.id));
             if index.packs.len() < before {
                 unused.indexes.push(index);
@@ -160,6 +183,9 @@ impl Store {
         }
         let lengths = self.on("list", layout::PACKS, |media| media.lengths(layout::PACKS))?;
         let packs = || lengths.iter().filter_map(|(name, len)| Some((layout::pack_of(name)?, len)));
+        if !lost.is_empty() && sentences.is_anybody_alive() {
+            return Ok(Err(self.not_now(&lost)));
+        }
         if !lost.is_empty() {
             // Of those that cannot be opened there is no length.
             let names = self.on("list", layout::PACKS, |media| media.list(layout::PACKS))?;
@@ -174,8 +200,10 @@ impl Store {
         }
         // Packs that no index names are of a writer that was killed between two steps.
         for (pack, len) in packs().filter(|(id, _)| !kept.contains(id)) {
-            unused.packs.push(pack);
-            unused.bytes += len;
+            if named.contains(&pack) || sentences.unnamed_goes(pack, *len) {
+                unused.packs.push(pack);
+                unused.bytes += len;
+            }
         }
         Ok(Ok(unused))
     }
@@ -200,10 +228,23 @@ impl Store {
         Ok(lost.iter().map(|image| Index { image: *image, packs: std::mem::take(&mut packs) }).collect())
     }
 
+    /// Damaged indexes, as the user knows them.
+    fn shown(&self, lost: &[ImageId]) -> String {
+        let path = |image: &ImageId| self.media().full_path(&layout::index(*image)).display().to_string();
+        lost.iter().map(path).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Why damaged indexes are not written anew beside drafts: whose a pack is that none names is not known.
+    fn not_now(&self, lost: &[ImageId]) -> String {
+        let indexes = self.shown(lost);
+        format!(
+            "{indexes} is damaged; a `dormouse rm` writes it anew when no checkpoint is being written, and frees what no image needs"
+        )
+    }
+
     /// Why damaged indexes cannot be written anew.
     fn not_anew(&self, lost: &[ImageId], pack: &str, error: &io::Error) -> String {
-        let shown = |path: &str| self.media().full_path(path).display().to_string();
-        let indexes: Vec<_> = lost.iter().map(|image| shown(&layout::index(*image))).collect();
+        let pack = self.media().full_path(pack).display().to_string();
         // What cannot be had now may be whole.
         let (what, rescue) = if is_unread(error) {
             ("cannot be read", "see to its permissions, the disk or the network and try again")
@@ -212,8 +253,8 @@ impl Store {
         };
         format!(
             "{} is damaged and cannot be written anew from the packs, since {} {what}: {error}; nothing else is freed; {rescue}, or {}",
-            indexes.join(", "),
-            shown(pack),
+            self.shown(lost),
+            pack,
             self.way_out()
         )
     }
@@ -243,19 +284,23 @@ impl Store {
         Ok(())
     }
 
-    /// Puts an index in the place of one that names more, in one step. What is left behind by a crash looks like an abandoned draft.
+    /// Puts an index in the place of one that names more.
     fn replace_index(&self, index: &Index) -> Result<(), WriteError> {
         let format = |error| WriteError::Format { what: "index", image: index.image, error };
-        let bytes = index.to_bytes().map_err(format)?;
+        self.replace(&layout::index(index.image), &index.to_bytes().map_err(format)?)
+    }
+
+    /// Puts a file in the place of what is there, in one step. What is left behind by a crash looks like an abandoned draft.
+    pub(crate) fn replace(&self, path: &str, bytes: &[u8]) -> Result<(), WriteError> {
         let id = ImageId(self.on("find an id in", layout::TMP, |_| random_id())?);
-        let (folder, fresh, path) = (layout::draft(id), layout::draft_index(id), layout::index(index.image));
+        let (folder, fresh) = (layout::draft(id), layout::draft_index(id));
         self.on("create", layout::TMP, |media| media.create_folder(layout::TMP))?;
         self.on("create", &folder, |media| media.create_folder(&folder))?;
         let written = (|| {
             let mut file = self.on("create", &fresh, |media| media.create(&fresh))?;
-            self.on("write", &fresh, |_| file.write_all(&bytes))?;
+            self.on("write", &fresh, |_| file.write_all(bytes))?;
             self.on("sync", &fresh, |_| file.sync())?;
-            self.on("name", &path, |media| media.rename(&fresh, &path))
+            self.on("name", path, |media| media.rename(&fresh, path))
         })();
         if written.is_err() {
             ignore_missing(self.media().remove(&fresh));

@@ -12,6 +12,9 @@ use store::Removal;
 /// Why nothing is freed where images are removed.
 const SHARED: &str = "other images have data in the same packs, which go with the last of them";
 
+/// When what waits goes.
+const WRITTEN: &str = "when the checkpoints that are being written now have ended";
+
 #[derive(Serialize)]
 pub struct Removed {
     #[serde(flatten)]
@@ -28,13 +31,23 @@ pub fn run(flags: &Rm) -> Result<Removed, Failure> {
 
 impl Show for Removed {
     fn show(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Removal { images, freed, kept } = &self.removal;
+        let Removal { images, freed, waiting, kept } = &self.removal;
         let would = if self.dry_run { "would be " } else { "" };
         images.iter().try_for_each(|image| writeln!(out, "image {image} {would}removed"))?;
         match kept {
-            None if *freed == 0 && !images.is_empty() => writeln!(out, "nothing {would}freed yet: {SHARED}"),
+            None if *freed == 0 && *waiting == 0 && !images.is_empty() => {
+                writeln!(out, "nothing {would}freed yet: {SHARED}")
+            }
             None => writeln!(out, "{} {would}freed", HumanBytes(*freed)),
             Some(why) => writeln!(out, "no room {would}freed: {why}"),
+        }?;
+        match waiting {
+            0 => Ok(()),
+            _ => writeln!(
+                out,
+                "{} more go with the next `dormouse rm` or `prune`, {WRITTEN}",
+                HumanBytes(*waiting)
+            ),
         }
     }
 }

@@ -71,6 +71,13 @@ pub fn index() -> impl Strategy<Value = Index> {
     (image_id(), vec(pack_index(), 0..4)).prop_map(|(image, packs)| Index { image, packs })
 }
 
+pub fn condemned() -> impl Strategy<Value = Condemned> {
+    let packs = || vec(any::<[u8; 16]>().prop_map(PackId), 0..4);
+    let group = (vec(image_id(), 0..4), packs(), packs())
+        .prop_map(|(drafts, named, unnamed)| CondemnedPacks { drafts, named, unnamed });
+    vec(group, 0..4).prop_map(|groups| Condemned { groups })
+}
+
 fn object_kind() -> impl Strategy<Value = ObjectKind> {
     let memory = prop_oneof![
         Just(MemoryKind::Allocation),

@@ -16,6 +16,7 @@ use super::carry::{Carrying, Unread};
 use super::draft::check_chunks;
 use super::packing::WORTH_ANOTHER;
 use crate::chunk_map::{ChunkMap, Place, Usable};
+use crate::condemned::Barred;
 use crate::media::MediaLock;
 use crate::read::{Fetcher, chunk_error};
 use crate::{CopyError, ReadError, Store, WriteError, layout};
@@ -79,7 +80,10 @@ impl Store {
     pub fn would_copy_to(&self, to: Option<&Store>, images: &[ImageId]) -> Result<CopyReport, CopyError> {
         let map = ChunkMap::load(self).map_err(CopyError::Source)?;
         let mut there = match to {
-            Some(to) => ChunkMap::load(to).map_err(WriteError::from)?.usable(to).map_err(WriteError::from)?,
+            Some(to) => {
+                let map = ChunkMap::load(to).map_err(WriteError::from)?;
+                map.usable(to, &Barred::none()).map_err(WriteError::from)?
+            }
             None => Usable::new(),
         };
         let mut report = CopyReport::default();
@@ -188,7 +192,7 @@ pub(super) type Wanted = Vec<(ChunkId, u32, Place)>;
 impl Target {
     fn load(store: &Store) -> Result<Self, WriteError> {
         let map = ChunkMap::load(store)?;
-        let there = map.usable(store)?;
+        let there = map.usable(store, &Barred::none())?;
         Ok(Self { map, there })
     }
 

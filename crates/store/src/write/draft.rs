@@ -21,10 +21,8 @@ use crate::{MediaError, Store, WriteError, layout};
 pub struct Draft {
     store: Store,
     id: ImageId,
-    /// Held as long as the draft lives: by it others know that it does.
+    /// Held as long as the draft lives: by it others know that it does, and remove nothing that it may have found in the store.
     _lock: MediaLock,
-    /// Held as long: chunks that are in the store now stay there.
-    _share: MediaLock,
     /// What the store had when a writer in this process joined.
     usable: OnceLock<Arc<Usable>>,
 }
@@ -46,7 +44,8 @@ impl Store {
 
     /// None where a cleaner has the folder.
     fn try_begin(&self, id: ImageId) -> Result<Option<Draft>, WriteError> {
-        let share = self.on("lock", layout::CONFIG, |media| media.share(layout::CONFIG))?;
+        // Who removes has to know of every draft.
+        let _share = self.on("lock", layout::CONFIG, |media| media.share(layout::CONFIG))?;
         // Copying a store may have left it out: it is mostly empty.
         self.on("create", layout::TMP, |media| media.create_folder(layout::TMP))?;
         if let Err(error) = self.remove_abandoned_drafts() {
@@ -55,13 +54,9 @@ impl Store {
         let (folder, lock) = (layout::draft(id), layout::draft_lock(id));
         self.on("create", &folder, |media| media.create_folder(&folder))?;
         match self.on("lock", &lock, |media| media.lock(&lock, true)) {
-            Ok(held) => Ok(held.map(|held| Draft {
-                store: self.clone(),
-                id,
-                _lock: held,
-                _share: share,
-                usable: OnceLock::new(),
-            })),
+            Ok(held) => {
+                Ok(held.map(|held| Draft { store: self.clone(), id, _lock: held, usable: OnceLock::new() }))
+            }
             Err(error) if error.error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => {
                 let _ = self.media().remove(&lock);
@@ -71,27 +66,28 @@ impl Store {
         }
     }
 
-    /// Removes the folders of drafts that nobody holds, and says whether no draft is left. What cannot be removed stays for the next time: it is
+    /// Removes the folders of drafts that nobody holds, and says which drafts are left. What cannot be removed stays for the next time: it is
     /// never listed.
     ///
     /// # Errors
     /// The first thing that could not be removed.
-    pub(crate) fn remove_abandoned_drafts(&self) -> Result<bool, MediaError> {
+    pub(crate) fn remove_abandoned_drafts(&self) -> Result<Vec<ImageId>, MediaError> {
         let gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
         let names = match self.media().list(layout::TMP) {
-            Err(error) if gone(&error) => return Ok(true),
+            Err(error) if gone(&error) => return Ok(Vec::new()),
             names => self.on("list", layout::TMP, |_| names)?,
         };
-        let mut none_left = Ok(true);
+        let (mut left, mut failed) = (Vec::new(), Ok(()));
         for id in names.iter().filter_map(|name| layout::draft_of(name)) {
             match self.remove_if_abandoned(id) {
                 // Somebody else was faster.
                 Err(error) if gone(&error) => {}
                 Ok(true) => {}
-                done => none_left = none_left.and(self.on("remove", &layout::draft(id), |_| done)),
+                Ok(false) => left.push(id),
+                Err(error) => failed = failed.and(self.on("remove", &layout::draft(id), |_| Err(error))),
             }
         }
-        none_left
+        failed.map(|()| left)
     }
 
     /// Whether there is no such draft any more.

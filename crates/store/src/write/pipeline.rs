@@ -18,6 +18,7 @@ use super::packing::Packing;
 use super::room::{Room, Ticket};
 use super::{ObjectWriter, Receipt, WriteOptions};
 use crate::chunk_map::{self, ChunkMap, Usable};
+use crate::condemned::Barred;
 use crate::read::{Fetcher, Scratch};
 use crate::{Store, WriteError, layout};
 
@@ -122,13 +123,14 @@ impl ChunkWriter {
         let folder = layout::draft(image);
         store.on("list", &folder, |media| media.list(&folder)).map_err(|error| abandoned(image, error))?;
         let (threads, most) = options.within_memory();
+        let barred = Barred::for_draft(store, image)?;
         let (usable, unread, fetcher) = if options.reread {
             let map = ChunkMap::load(store)?;
-            let usable = map.usable(store)?;
+            let usable = map.usable(store, &barred)?;
             let unread = usable.keys().copied().collect();
             (usable, unread, Some(Fetcher::new(store.clone(), map)))
         } else {
-            (chunk_map::usable(store)?, HashSet::new(), None)
+            (chunk_map::usable(store, &barred)?, HashSet::new(), None)
         };
         let shared = Arc::new(Shared {
             usable: Arc::new(usable),

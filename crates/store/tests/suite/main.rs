@@ -1,5 +1,6 @@
 //! Stores of images: written, read, damaged, cut off and cleaned up.
 
+mod condemned;
 mod copying;
 mod corruption;
 mod crash;

@@ -10,7 +10,7 @@ use crate::support::keys;
 use crate::support::sample::{
     assert_sample, checkpoint, manifest, noise, objects, options, write, write_objects,
 };
-use crate::{directory, finding, removing, sharing};
+use crate::{condemned, directory, finding, removing, sharing};
 use image::{Compress, ImageId, Manifest, ObjectKind, RawPath};
 use store::media::{Covered, Media, S3, S3Options};
 use store::{CopyOptions, OpenError, Secret, Store, WriteError, WriteOptions};
@@ -71,6 +71,7 @@ fn what_is_so_of_a_folder_is_so_of_a_bucket() {
     removing::what_no_other_image_needs_goes(medium(&server, "c"));
     removing::who_uses_it_keeps_what_it_has(medium(&server, "d"));
     removing::pruning_keeps_the_newest(medium(&server, "e"));
+    condemned::room_comes_back_beside_checkpoints(medium(&server, "f"));
     // Nothing is left of what they did but what a store has, and none knows of another.
     let objects = server.objects().unwrap();
     let left: Vec<_> =
@@ -311,7 +312,10 @@ fn locks_end_by_themselves_and_not_before() {
     let dead = patient.begin().unwrap();
     let receipts = write(&dead, 2).unwrap();
     std::mem::forget((dead, receipts));
+    assert!(patient.remove(&[]).unwrap().waiting > 0);
+    let open = patient.open_image(&image).unwrap();
     assert!(patient.remove(&[]).unwrap().kept.unwrap().contains("uses the store"));
+    drop(open);
     let removal = impatient.remove(&[]).unwrap();
     assert_eq!(removal.kept, None);
     assert!(!server.objects().unwrap().iter().any(|name| name.contains("tmp/")));

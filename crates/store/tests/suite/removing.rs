@@ -10,7 +10,7 @@ use crate::support::sample::{assert_sample, checkpoint, manifest, objects, optio
 use crate::support::sim::{Sim, Unsynced};
 use image::{Compress, ImageId};
 use store::media::Media;
-use store::{FindError, Keep, Pruned, Removal, Store, WriteOptions};
+use store::{FindError, Keep, Pruned, Store, WriteOptions};
 
 fn open(medium: &Sim) -> Store {
     Store::open_media(Arc::new(medium.clone())).unwrap()
@@ -55,15 +55,16 @@ fn bytes(medium: &dyn Media, folder: &str) -> u64 {
     names.iter().map(|name| medium.open(&format!("{folder}/{name}")).unwrap().len().unwrap()).sum()
 }
 
-fn pack_bytes(medium: &dyn Media) -> u64 {
+pub fn pack_bytes(medium: &dyn Media) -> u64 {
     bytes(medium, "packs")
 }
 
 /// Nothing is left that no image needs, and all goes on.
 pub fn assert_tidy(medium: &dyn Media, store: &Store) {
     let removal = store.remove(&[]).unwrap();
-    assert_eq!(removal.kept, None);
+    assert_eq!((removal.waiting, removal.kept), (0, None));
     assert_eq!(store.remove(&[]).unwrap().freed, 0);
+    assert!(!medium.list("index").unwrap().contains(&"condemned".to_owned()));
     let images = assert_sound(store);
     if images.is_empty() {
         assert_eq!((medium.list("packs").unwrap().len(), medium.list("index").unwrap().len()), (0, 0));
@@ -136,9 +137,10 @@ pub fn who_uses_it_keeps_what_it_has(medium: Arc<dyn Media>) {
     let (store, images) = three_on(medium.clone());
     let draft = store.begin().unwrap();
     let writer = draft.writer(&options(Compress::Lz4)).unwrap();
-    let kept =
-        |removal: Removal| removal.freed == 0 && removal.kept.unwrap().contains("the next `dormouse rm`");
-    assert!(kept(store.remove(&images[..1]).unwrap()));
+    let before = pack_bytes(&*medium);
+    let removal = store.remove(&images[..1]).unwrap();
+    assert!(removal.waiting > 0 && (removal.freed, removal.kept) == (0, None));
+    assert_eq!(pack_bytes(&*medium), before);
     assert_eq!(assert_sound(&store), [1, 2].into());
     // All of this is found in packs that no image needs by now.
     write_objects(&writer, &objects(0)).unwrap();
@@ -147,7 +149,9 @@ pub fn who_uses_it_keeps_what_it_has(medium: Arc<dyn Media>) {
     assert_eq!(assert_sound(&store), [0, 1, 2].into());
 
     let open = store.open_image(&images[1]).unwrap();
-    assert!(kept(store.remove(&images[1..2]).unwrap()));
+    let removal = store.remove(&images[1..2]).unwrap();
+    assert!((removal.freed, removal.waiting) == (0, 0));
+    assert!(removal.kept.unwrap().contains("the next `dormouse rm`"));
     assert_sample(&open, 1);
     drop(open);
     assert!(store.remove(&[]).unwrap().freed > 0);

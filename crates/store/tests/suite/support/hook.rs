@@ -6,19 +6,20 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex};
 
-use store::media::{Around, Media, MediaLock};
+use store::media::{Around, Media, MediaFile, MediaLock, MediaRead};
 
 /// Runs something once: before an operation on a path, or behind a list.
 pub struct Hook {
     inner: Arc<dyn Media>,
-    before: (&'static str, String),
+    /// Any operation, where none is named.
+    before: Option<(&'static str, String)>,
     /// How often it is let pass.
     skip: AtomicU32,
     run: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
 impl Hook {
-    /// The operation is `list`, `remove`, `rename_new` or `lock`.
+    /// The operation is one of those below.
     pub fn new(
         inner: Arc<dyn Media>,
         operation: &'static str,
@@ -36,12 +37,31 @@ impl Hook {
         times: u32,
         run: impl FnOnce() + Send + 'static,
     ) -> Arc<Self> {
-        let (before, run) = ((operation, path.to_owned()), Mutex::new(Some(Box::new(run) as Box<_>)));
+        Self::made(inner, Some((operation, path.to_owned())), times, run)
+    }
+
+    /// Before whatever is done when so much has been done.
+    pub fn any(inner: Arc<dyn Media>, times: u32, run: impl FnOnce() + Send + 'static) -> Arc<Self> {
+        Self::made(inner, None, times, run)
+    }
+
+    fn made(
+        inner: Arc<dyn Media>,
+        before: Option<(&'static str, String)>,
+        times: u32,
+        run: impl FnOnce() + Send + 'static,
+    ) -> Arc<Self> {
+        let run = Mutex::new(Some(Box::new(run) as Box<_>));
         Arc::new(Self { inner, before, skip: AtomicU32::new(times), run })
     }
 
+    /// Whether it has been run.
+    pub fn has_run(&self) -> bool {
+        self.run.lock().unwrap().is_none()
+    }
+
     fn at(&self, operation: &str, path: &str) {
-        let is_it = self.before.0 == operation && self.before.1 == path;
+        let is_it = self.before.as_ref().is_none_or(|(what, at)| *what == operation && at == path);
         if is_it && self.skip.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_err() {
             let run = self.run.lock().unwrap().take();
             run.into_iter().for_each(|run| run());
@@ -65,6 +85,26 @@ impl Around for Hook {
         // Behind it: what was listed may have gone.
         self.at("list", folder);
         names
+    }
+
+    fn open(&self, path: &str) -> io::Result<Box<dyn MediaRead>> {
+        self.at("open", path);
+        self.inner.open(path)
+    }
+
+    fn create(&self, path: &str) -> io::Result<Box<dyn MediaFile>> {
+        self.at("create", path);
+        self.inner.create(path)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.at("rename", to);
+        self.inner.rename(from, to)
+    }
+
+    fn sync_folder(&self, folder: &str) -> io::Result<()> {
+        self.at("sync_folder", folder);
+        self.inner.sync_folder(folder)
     }
 
     fn rename_new(&self, from: &str, to: &str) -> io::Result<()> {
