@@ -182,7 +182,10 @@ impl Keeper {
             lock(&self.shared.active).remove(&part.range.base);
         }
         drop(regions);
-        lock(&self.shared.cohering).candidates.retain(|region| region.whole.base != base);
+        let cohering = &mut *lock(&self.shared.cohering);
+        cohering.candidates.retain(|region| region.whole.base != base);
+        // Also one that could not be separated: the next region at its addresses is another.
+        cohering.coherent.retain(|region| region.whole.base != base);
         ended
     }
 

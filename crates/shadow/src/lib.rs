@@ -40,17 +40,21 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The device could not be read or written.
-    #[error("{range} of managed memory cannot be {done} on the device")]
+    #[error(
+        "{range} of managed memory cannot be {done} on the device (if it has failed for good, restart the job from its last image)"
+    )]
     Device {
         /// What was to be transferred.
         range: Range,
-        /// "read" or "written".
+        /// "read", "written" or "had again".
         done: &'static str,
         /// What the device says.
         source: DeviceError,
     },
     /// The kernel refused something.
-    #[error("{range} of managed memory: {what} failed")]
+    #[error(
+        "{range} of managed memory: the kernel has refused {what} (restart the job from its last image; a new run with --managed=coherent needs none of this)"
+    )]
     Kernel {
         /// The pages.
         range: Range,
@@ -60,7 +64,9 @@ pub enum Error {
         source: std::io::Error,
     },
     /// Faults are told or served no more.
-    #[error("faults of managed memory are no more served: {0}")]
+    #[error(
+        "all managed memory with shadow pages: its faults are served no more: {0}; restart the job from its last image, and report this"
+    )]
     Unheard(std::io::Error),
     /// No page is left for shadows, although all others have been given up.
     #[error(
@@ -79,7 +85,9 @@ pub enum Error {
         to: u64,
     },
     /// A region cannot be where another one is, or what is no region was named.
-    #[error("{0} is not a region of managed memory, or overlaps with one")]
+    #[error(
+        "{0} is not a region of managed memory, or overlaps with one: Dormouse has lost count; restart the job from its last image, and report this"
+    )]
     NoRegion(Range),
 }
 

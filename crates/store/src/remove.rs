@@ -13,8 +13,8 @@ use crate::store::random_id;
 use crate::{FindError, ReadError, Store, WriteError, layout};
 
 /// Why nothing is freed while others use the store.
-const IN_USE: &str = "somebody who reads an image, copies to the store, or has just begun a checkpoint uses the store; the next `dormouse rm` frees \
-                      what no image needs";
+const IN_USE: &str = "somebody reads an image, copies to the store, removes images too, or begins a checkpoint at this moment; the next `dormouse rm` \
+                      frees what no image needs";
 
 /// What became of a wish to remove images.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

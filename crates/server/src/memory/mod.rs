@@ -30,6 +30,8 @@ pub use managed::Managed;
 pub(crate) use packed::Packed;
 pub use pinned::{PinnedMemory, PinnedRecord};
 pub use placement::Home;
+#[cfg(test)]
+pub(crate) use shadows::testing::that_cannot_be_settled;
 pub use shadows::{PAGE, ShadowRecord, Shadows};
 pub use slabs::SlabRecord;
 pub use virtual_memory::{PhysicalRecord, View, Views, VirtualMemory, VirtualState};

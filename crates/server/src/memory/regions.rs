@@ -314,7 +314,7 @@ fn unmap_file(pages: Range) -> backend::Result<()> {
 /// A region has no memory behind it any more, and what it held is gone: the supervisor ends the program.
 fn lost(block: Range, error: CuError) -> CuError {
     tracing::error!(
-        "{block} of managed memory is lost: it has changed its place, and cannot be mapped again: {error}"
+        "{block} of managed memory is lost: it has changed its place, and cannot be mapped again: {error}; restart the job from its last image, and report this"
     );
     std::process::abort();
 }

@@ -275,8 +275,11 @@ impl Shadows {
                 let _ = self.keeper.set(keeper);
             }
             Err(error) => {
-                tracing::error!(%error, "the application's managed memory cannot be kept");
-                *refused = Some(format!("the application's managed memory cannot be kept: {error}"));
+                let reason = format!(
+                    "the application's managed memory cannot be kept: {error}; --managed=coherent needs no userfaultfd"
+                );
+                tracing::error!("{reason}");
+                *refused = Some(reason);
             }
         }
         self.arrived.notify_all();
@@ -287,7 +290,13 @@ impl Shadows {
         let waited = self.arrived.wait_timeout_while(lock(&self.refused), PATIENCE, awaited);
         let (refused, _) = waited.unwrap_or_else(PoisonError::into_inner);
         self.keeper.get().ok_or_else(|| {
-            let reason = refused.as_deref().unwrap_or("the application's userfaultfd has not come");
+            let reason = refused.clone().unwrap_or_else(|| {
+                format!(
+                    "the application's userfaultfd, by which its managed memory is kept, has not come in {} s: try again where the machine is less busy, or with \
+                     --managed=coherent",
+                    PATIENCE.as_secs()
+                )
+            });
             Failure::new(CuError::UNKNOWN, reason)
         })
     }
@@ -387,15 +396,19 @@ impl Shadows {
     }
 
     /// Does something on another thread than a stream's own, which must not call the device library, and waits for it.
-    pub(crate) fn aside(self: &Arc<Self>, step: fn(&Self) -> Result<()>) {
+    ///
+    /// # Errors
+    /// What it fails with, of which later calls are told, too.
+    pub(crate) fn aside(self: &Arc<Self>, step: fn(&Self) -> Result<()>) -> std::result::Result<(), CuError> {
         // Nothing is kept without it.
-        let Some(aside) = self.aside.get() else { return };
+        let Some(aside) = self.aside.get() else { return Ok(()) };
         let this = Arc::clone(self);
         let done = aside.run(move || step(&this));
-        if let Err(failure) = done.unwrap_or_else(|| Err(Failure::new(CuError::UNKNOWN, "a thread panicked")))
-        {
+        let done = done.unwrap_or_else(|| Err(Failure::new(CuError::UNKNOWN, "a thread panicked")));
+        done.map_err(|failure| {
             self.tell(&failure);
-        }
+            failure.code
+        })
     }
 
     /// Has everything that is kept by shadows on the device, and the files empty; what is coherent work sees as it is. If the application stands still, behind
@@ -611,5 +624,58 @@ impl Device for Side {
             // The supervisor ends the program then. Handlers of the driver's might wait for this thread.
             std::process::abort();
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+pub(crate) mod testing {
+    use super::*;
+    use rustix::mm::{MapFlags, ProtFlags, mmap};
+
+    /// A device that has failed since it was last read.
+    struct Failed;
+
+    impl Device for Failed {
+        fn read(&self, _: u64, _: &mut [u8]) -> std::result::Result<(), DeviceError> {
+            Ok(())
+        }
+
+        fn write(
+            &self,
+            _: u64,
+            _: &[u8],
+            _: &[std::ops::Range<usize>],
+        ) -> std::result::Result<(), DeviceError> {
+            Err(CuError::ILLEGAL_ADDRESS.into())
+        }
+
+        fn is_busy(&self) -> bool {
+            false
+        }
+
+        fn failed(&self, error: shadow::Error) {
+            panic!("{error}");
+        }
+    }
+
+    /// Managed memory that cannot be settled: what work has written behind which the processor has written, too.
+    pub(crate) fn that_cannot_be_settled() -> Arc<Shadows> {
+        let backend: Arc<dyn Backend> = Arc::new(backend_soft::SoftBackend::default());
+        let shadows = Shadows::new(&BufferPool::new(&backend), PathBuf::new(), Managed::Shadow);
+        let userfault = Userfault::open(Userfault::create_for_user_mode().unwrap()).unwrap();
+        let keeper = Keeper::new(userfault, Arc::new(Failed), (1, Managed::Shadow.access())).unwrap();
+        let file = rustix::fs::memfd_create("shadow", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&file, PAGE).unwrap();
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping where the kernel likes, which stays until the process ends.
+        let page =
+            unsafe { mmap(std::ptr::null_mut(), PAGE as usize, access, MapFlags::SHARED, &file, 0) }.unwrap();
+        keeper.add(shadow::Range { base: page as u64, bytes: PAGE }, file).unwrap();
+        drop(keeper.reach(Scope::All).unwrap());
+        // SAFETY: the page's first byte, which nobody else touches.
+        unsafe { page.cast::<u8>().write_volatile(1) };
+        assert!(shadows.keeper.set(keeper).is_ok() && shadows.aside.set(Aside::new().unwrap()).is_ok());
+        Arc::new(shadows)
     }
 }

@@ -70,15 +70,21 @@ impl Callbacks {
         self.run_now(Callback { id: id.0, status: status.err().map_or(0, CuError::code) });
     }
 
-    fn run_now(&self, callback: Callback) {
-        self.shadows.aside(Shadows::settle);
+    fn run_now(&self, mut callback: Callback) {
+        // One that would find managed memory stale is told of a failure, as one is whose stream has failed.
+        if let Err(code) = self.shadows.aside(Shadows::settle)
+            && callback.status == 0
+        {
+            callback.status = code.code();
+        }
         if let Some(number) = self.publish(callback) {
             while !self.ending.load(Ordering::SeqCst) && self.waiter.wait_acknowledged(number, LOOK) <= number
             {
             }
         }
         // What stands behind it in its stream is with the device already, and is to see what it has written.
-        self.shadows.aside(Shadows::write_back);
+        // Later calls are told what that fails with.
+        let _ = self.shadows.aside(Shadows::write_back);
         lock(&self.running).remove(&callback.id);
     }
 
@@ -177,5 +183,29 @@ impl Execute for wire::GraphRelease {
         };
         session.callbacks.run_behind(marker, self.callback);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::memory::that_cannot_be_settled;
+    use transport::{ClientSession, ServerSession};
+
+    /// It would take for the end of work what was there before; in a stream that has failed it is not run either.
+    #[test]
+    fn a_host_function_before_which_memory_cannot_be_settled_is_told_of_a_failure() {
+        let dir = tempfile::tempdir().unwrap();
+        let link = ServerSession::create(dir.path()).unwrap();
+        let application = ClientSession::open(dir.path()).unwrap().callbacks();
+        let callbacks = Callbacks::new(link.callbacks(), Arc::default(), that_cannot_be_settled());
+        let told = std::thread::spawn(move || {
+            let due = std::iter::repeat_with(|| application.next(LOOK).unwrap()).find_map(|due| due);
+            application.acknowledge();
+            due.map(|due| due.status)
+        });
+        callbacks.run(CallbackId(1), Ok(()));
+        assert_eq!(told.join().unwrap(), Some(CuError::ILLEGAL_ADDRESS.code()));
     }
 }

@@ -1,7 +1,9 @@
 //! Single steps of the keeper.
 
-use crate::support::{Kept, Model, Shadow, Stream, file_on, keep, keep_for, memory, tmpfs};
-use shadow::{Access, Error, Keeper, PAGE, Range, Scope, Step};
+use crate::support::{
+    Kept, Model, Shadow, Stream, file_on, in_another_process, keep, keep_for, memory, tmpfs,
+};
+use shadow::{Access, Device, Error, Keeper, PAGE, Range, Scope, Step};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -296,22 +298,8 @@ fn a_mapping_that_is_moved_while_all_threads_map_pages() {
         });
         return;
     }
-    let name = "keeping::a_mapping_that_is_moved_while_all_threads_map_pages";
-    let mut child = std::process::Command::new(std::env::current_exe().unwrap());
-    child.args(["--exact", name, "--nocapture"]).env(CHILD, "").stderr(std::process::Stdio::piped());
-    let mut child = child.stdout(std::process::Stdio::null()).spawn().unwrap();
-    let until = Instant::now() + Duration::from_secs(30);
-    let ended = loop {
-        match child.try_wait().unwrap() {
-            Some(ended) => break ended,
-            None if Instant::now() > until => {
-                child.kill().unwrap();
-                panic!("it waits for ever");
-            }
-            None => std::thread::sleep(Duration::from_millis(10)),
-        }
-    };
-    let said = std::io::read_to_string(child.stderr.take().unwrap()).unwrap();
+    let test = "keeping::a_mapping_that_is_moved_while_all_threads_map_pages";
+    let (ended, said) = in_another_process(test, CHILD, "");
     assert!(!ended.success() && said.contains("with mremap, from "), "{said}");
 }
 
@@ -843,6 +831,24 @@ fn a_region_that_is_coherent_may_be_freed() {
     keeper.remove(shadow.address()).unwrap();
     assert_eq!(model.coherent(), 1, "the other one");
     assert!(keeper.cohere(shadow.address()).is_err());
+}
+
+/// The device fails where it is to have memory of its own there again: the region goes all the same, and the next one at its addresses is another.
+#[test]
+fn a_region_that_cannot_be_separated_may_be_freed() {
+    let model = Model::new();
+    let (keeper, shadows) = keep(&model, &[4], 1, memory);
+    let (shadow, base) = (&shadows[0], shadows[0].address());
+    assert!(keeper.cohere(base).unwrap());
+    model.fails_at.store(1, Ordering::SeqCst);
+    assert!(keeper.remove(base).is_err());
+    assert!(keeper.coherent().is_empty());
+    model.fails_at.store(0, Ordering::SeqCst);
+    model.separate(range(shadow, 4)).unwrap();
+    keeper.add(range(shadow, 4), shadow.file()).unwrap();
+    assert!(keeper.cohere(base).unwrap());
+    keeper.separate_one(base).unwrap();
+    assert_eq!(model.coherent(), 0);
 }
 
 #[test]

@@ -28,12 +28,19 @@ pub struct Model {
     pub transfers: AtomicUsize,
     /// From so many transfers on each third one to the device fails, if not 0.
     pub failing: AtomicUsize,
+    /// With so many transfers and pieces of work it fails for good, if not 0: from then on it does nothing, and says so.
+    pub fails_at: AtomicUsize,
+    /// How many there were.
+    steps: AtomicUsize,
     /// A thread that a stream waits for.
     pub awaited_thread: AtomicU32,
     /// Where a thread waited in vain.
     pub awaited: Mutex<Vec<u64>>,
     hook: OnceLock<Hook>,
 }
+
+/// What it answers then.
+const FAILED: &str = "the device fails";
 
 /// What of these an address lies in, and where in it.
 fn around<T: Clone>(all: &Mutex<Vec<(shadow::Range, T)>>, address: u64) -> Option<(usize, T)> {
@@ -80,6 +87,22 @@ impl Model {
         memory[at..at + bytes].iter().enumerate().for_each(each);
     }
 
+    /// Counts a transfer or a piece of work. Answers whether the device does it.
+    fn step(&self) -> bool {
+        self.steps.fetch_add(1, Ordering::SeqCst);
+        !self.has_failed()
+    }
+
+    /// Whether it has failed for good.
+    pub fn has_failed(&self) -> bool {
+        let at = self.fails_at.load(Ordering::SeqCst);
+        at > 0 && self.steps.load(Ordering::SeqCst) >= at
+    }
+
+    fn works(&self) -> Result<(), DeviceError> {
+        if self.has_failed() { Err(FAILED.into()) } else { Ok(()) }
+    }
+
     /// How many regions are coherent.
     pub fn coherent(&self) -> usize {
         self.coherent.lock().unwrap().len()
@@ -103,6 +126,9 @@ impl Device for Model {
 
     fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
         self.transfers.fetch_add(1, Ordering::Relaxed);
+        if !self.step() {
+            return Err(FAILED.into());
+        }
         self.at(address, bytes.len(), |(index, byte)| bytes[index] = byte.load(Ordering::Relaxed));
         Ok(())
     }
@@ -110,14 +136,16 @@ impl Device for Model {
     fn write(&self, address: u64, bytes: &[u8], parts: &[Range<usize>]) -> Result<(), DeviceError> {
         let number = self.transfers.fetch_add(parts.len(), Ordering::Relaxed);
         let failing = self.failing.load(Ordering::Relaxed);
-        if failing > 0 && number >= failing && number.is_multiple_of(3) {
-            return Err("the device fails".into());
+        let fails_now = failing > 0 && number >= failing && number.is_multiple_of(3);
+        if !self.step() || fails_now {
+            return Err(FAILED.into());
         }
         parts.iter().for_each(|part| self.store(address + part.start as u64, &bytes[part.clone()]));
         Ok(())
     }
 
     fn cohere(&self, region: shadow::Range, file: BorrowedFd<'_>) -> Result<(), DeviceError> {
+        self.works()?;
         // Nobody may count on it.
         self.store(region.base, &vec![0xee; region.bytes as usize]);
         self.coherent.lock().unwrap().push((region, Arc::new(Mapped::new(file, region.bytes as usize))));
@@ -126,12 +154,14 @@ impl Device for Model {
     }
 
     fn separate(&self, region: shadow::Range) -> Result<(), DeviceError> {
+        self.works()?;
         self.coherent.lock().unwrap().retain(|(range, _)| *range != region);
         Ok(())
     }
 
     fn is_busy(&self) -> bool {
-        self.busy.load(Ordering::SeqCst) > 0
+        // As with the driver: what has failed is at nothing any more.
+        self.busy.load(Ordering::SeqCst) > 0 && !self.has_failed()
     }
 
     fn is_awaited(&self, thread: u32) -> bool {
@@ -139,6 +169,10 @@ impl Device for Model {
     }
 
     fn failed(&self, error: Error) {
+        if self.has_failed() {
+            // What others read until the program is ended is to be right, too.
+            std::thread::sleep(Duration::from_millis(20));
+        }
         // Whoever waits for the page would wait for ever.
         eprintln!("{error}: {:?}", std::error::Error::source(&error));
         std::process::abort();
@@ -197,10 +231,10 @@ pub fn pause(drawn: u64, most: u64) {
     }
 }
 
-/// What is to be done, and who is told when it does not count any more.
-type Job = (Box<dyn FnOnce(&Model) + Send>, Option<Sender<()>>);
+/// What is to be done, and who is told when it does not count any more, and whether all until then has been done.
+type Job = (Box<dyn FnOnce(&Model) + Send>, Option<Sender<bool>>);
 
-/// Does what it is given, in order.
+/// Does what it is given, in order, also when nobody has it any more.
 pub struct Stream {
     model: Arc<Model>,
     jobs: Sender<Job>,
@@ -215,9 +249,11 @@ impl Stream {
                 if device.slow_when_coherent.load(Ordering::Relaxed) && device.coherent() > 0 {
                     std::thread::sleep(Duration::from_millis(50));
                 }
-                job(&device);
+                if device.step() {
+                    job(&device);
+                }
                 device.busy.fetch_sub(1, Ordering::SeqCst);
-                told.into_iter().for_each(|told| told.send(()).unwrap());
+                told.into_iter().for_each(|told| told.send(!device.has_failed()).unwrap());
             }
         });
         Self { model: model.clone(), jobs }
@@ -227,15 +263,20 @@ impl Stream {
         self.give(Box::new(job), None);
     }
 
-    fn give(&self, job: Box<dyn FnOnce(&Model) + Send>, told: Option<Sender<()>>) {
+    fn give(&self, job: Box<dyn FnOnce(&Model) + Send>, told: Option<Sender<bool>>) {
         self.model.busy.fetch_add(1, Ordering::SeqCst);
         self.jobs.send((job, told)).unwrap();
     }
 
-    /// Waits until all that was given before is done.
-    pub fn wait(&self) {
-        let (done, wait) = channel();
-        self.give(Box::new(|_| {}), Some(done));
-        wait.recv().unwrap();
+    /// Waits until all that was given before is done. Answers whether it is, or has failed.
+    pub fn wait(&self) -> bool {
+        let (told, wait) = channel();
+        self.tell(told);
+        wait.recv().unwrap()
+    }
+
+    /// Has somebody told that, when it is so.
+    pub fn tell(&self, told: Sender<bool>) {
+        self.give(Box::new(|_| {}), Some(told));
     }
 }

@@ -7,7 +7,9 @@ pub use self::shadow::Shadow;
 use ::shadow::{Access, Keeper, PAGE, Range, Userfault};
 pub use device::{Model, Stream, pause};
 use std::os::fd::OwnedFd;
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// How shadows are kept.
 pub struct Kept {
@@ -83,4 +85,24 @@ pub fn tmpfs(bytes: usize) -> OwnedFd {
     let _ = fsconfig_set_string(&context, "huge", "advise");
     fsconfig_create(&context).unwrap();
     fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty()).unwrap()
+}
+
+/// Runs a test in another process, which may be ended by name, and knows by this variable which it is. How it has ended, and what it has said.
+pub fn in_another_process(test: &str, variable: &str, value: &str) -> (ExitStatus, String) {
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    // What it says has room in the pipe.
+    child.args(["--exact", test, "--nocapture"]).env(variable, value).env("RUST_BACKTRACE", "0");
+    let mut child = child.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let until = Instant::now() + Duration::from_secs(30);
+    let ended = loop {
+        match child.try_wait().unwrap() {
+            Some(ended) => break ended,
+            None if Instant::now() > until => {
+                child.kill().unwrap();
+                panic!("{test} waits for ever, with {variable}={value}");
+            }
+            None => std::thread::sleep(Duration::from_millis(1)),
+        }
+    };
+    (ended, std::io::read_to_string(child.stderr.take().unwrap()).unwrap())
 }
