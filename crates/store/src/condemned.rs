@@ -51,7 +51,7 @@ pub(crate) struct Sentences {
     waiting: BTreeMap<Vec<ImageId>, CondemnedPacks>,
     /// What the file has now.
     before: Option<Condemned>,
-    /// Bytes of all that waits.
+    /// Bytes of what waits and is no draft's that is being written.
     pub(crate) bytes: u64,
 }
 
@@ -80,21 +80,18 @@ impl Sentences {
     /// Whether a pack that an index names, and of which no image needs anything, goes now. If not, it is condemned.
     pub(crate) fn named_goes(&mut self, pack: PackId, bytes: u64) -> bool {
         let waits_for = self.named.get(&pack).cloned();
-        self.goes(waits_for, bytes, |group| group.named.push(pack))
+        let goes = self.goes(waits_for, |group| group.named.push(pack));
+        self.bytes += if goes { 0 } else { bytes };
+        goes
     }
 
     /// Whether a pack that no index names goes now. If not, it is condemned.
-    pub(crate) fn unnamed_goes(&mut self, pack: PackId, bytes: u64) -> bool {
+    pub(crate) fn unnamed_goes(&mut self, pack: PackId) -> bool {
         let waits_for = self.unnamed.get(&pack).or_else(|| self.named.get(&pack)).cloned();
-        self.goes(waits_for, bytes, |group| group.unnamed.push(pack))
+        self.goes(waits_for, |group| group.unnamed.push(pack))
     }
 
-    fn goes(
-        &mut self,
-        waits_for: Option<Vec<ImageId>>,
-        bytes: u64,
-        add: impl FnOnce(&mut CondemnedPacks),
-    ) -> bool {
+    fn goes(&mut self, waits_for: Option<Vec<ImageId>>, add: impl FnOnce(&mut CondemnedPacks)) -> bool {
         let waits_for = waits_for.unwrap_or_else(|| {
             let mut all: Vec<_> = self.alive.iter().copied().collect();
             all.sort_unstable();
@@ -106,7 +103,6 @@ impl Sentences {
         let group = self.waiting.entry(waits_for.clone()).or_default();
         group.drafts = waits_for;
         add(group);
-        self.bytes += bytes;
         false
     }
 
@@ -124,7 +120,7 @@ impl Store {
             Err(ReadError::Media(MediaError { error, .. })) if error.kind() == io::ErrorKind::NotFound => {
                 Ok(Some(Condemned::default()))
             }
-            Err(error @ ReadError::File { .. }) => {
+            Err(error @ ReadError::File { .. }) if !error.is_unread() => {
                 tracing::warn!(
                     "{error}; until a removal has written it anew nothing that the store has is used again"
                 );

@@ -99,8 +99,13 @@ impl Store {
                 self.free(&unused)?;
                 let waiting = sentences.bytes;
                 // Behind that: who sees a pack no longer condemned finds no index that names it.
-                sentences.changed().map_or(Ok(()), |condemned| self.condemn(&condemned))?;
-                Ok(removal(unused.bytes, waiting, None))
+                match sentences.changed().map_or(Ok(()), |condemned| self.condemn(&condemned)) {
+                    Ok(()) => Ok(removal(unused.bytes, waiting, None)),
+                    // On a full disk what goes has gone all the same.
+                    Err(error) => {
+                        Ok(removal(unused.bytes, 0, Some(format!("{error}: what waits could not be noted"))))
+                    }
+                }
             }
             Err(kept) => Ok(removal(0, 0, Some(kept))),
         }
@@ -200,7 +205,7 @@ impl Store {
         }
         // Packs that no index names are of a writer that was killed between two steps.
         for (pack, len) in packs().filter(|(id, _)| !kept.contains(id)) {
-            if named.contains(&pack) || sentences.unnamed_goes(pack, *len) {
+            if named.contains(&pack) || sentences.unnamed_goes(pack) {
                 unused.packs.push(pack);
                 unused.bytes += len;
             }

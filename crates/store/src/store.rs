@@ -200,7 +200,19 @@ impl Store {
     pub(crate) fn read_file<T>(
         &self,
         path: &str,
-        parse: impl FnOnce(Cursor<'_>) -> Result<T, FormatError>,
+        parse: impl Fn(Cursor<'_>) -> Result<T, FormatError>,
+    ) -> Result<T, ReadError> {
+        match self.read_file_once(path, &parse) {
+            // An object that was replaced meanwhile may have been read in parts of both.
+            Err(ReadError::File { .. }) => self.read_file_once(path, &parse),
+            read => read,
+        }
+    }
+
+    fn read_file_once<T>(
+        &self,
+        path: &str,
+        parse: impl Fn(Cursor<'_>) -> Result<T, FormatError>,
     ) -> Result<T, ReadError> {
         let damaged = |error| ReadError::File { path: self.media.full_path(path), error };
         let file = match self.media.open(path) {

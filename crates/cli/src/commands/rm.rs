@@ -35,6 +35,9 @@ impl Show for Removed {
         let would = if self.dry_run { "would be " } else { "" };
         images.iter().try_for_each(|image| writeln!(out, "image {image} {would}removed"))?;
         match kept {
+            Some(why) if *freed > 0 => {
+                writeln!(out, "{} {would}freed, and no more: {why}", HumanBytes(*freed))
+            }
             None if *freed == 0 && *waiting == 0 && !images.is_empty() => {
                 writeln!(out, "nothing {would}freed yet: {SHARED}")
             }
@@ -45,7 +48,7 @@ impl Show for Removed {
             0 => Ok(()),
             _ => writeln!(
                 out,
-                "{} more go with the next `dormouse rm` or `prune`, {WRITTEN}",
+                "{} more can go with the next `dormouse rm` or `prune`, {WRITTEN}",
                 HumanBytes(*waiting)
             ),
         }

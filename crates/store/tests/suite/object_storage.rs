@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::support::hook::Hook;
 use crate::support::keys;
 use crate::support::sample::{
     assert_sample, checkpoint, manifest, noise, objects, options, write, write_objects,
@@ -312,7 +313,7 @@ fn locks_end_by_themselves_and_not_before() {
     let dead = patient.begin().unwrap();
     let receipts = write(&dead, 2).unwrap();
     std::mem::forget((dead, receipts));
-    assert!(patient.remove(&[]).unwrap().waiting > 0);
+    assert_eq!(patient.remove(&[]).unwrap().freed, 0);
     let open = patient.open_image(&image).unwrap();
     assert!(patient.remove(&[]).unwrap().kept.unwrap().contains("reads an image"));
     drop(open);
@@ -339,14 +340,44 @@ fn a_writer_that_lost_its_lock_does_not_publish() {
     let server = Server::start().unwrap();
     let steady = store(&server, "");
     let first = checkpoint(&steady, "job", 1).unwrap().id;
-    let options = S3Options { valid: Duration::ZERO, ..hasty() };
+    let valid = Duration::from_secs(3);
+    let never = Duration::from_secs(3600);
+    let options = S3Options { valid, beat: never, expiry: never, ..hasty() };
     let stopped = Store::open_media(medium_at(&server.env(), "", options)).unwrap();
     let draft = stopped.begin().unwrap();
+    std::thread::sleep(valid);
     let published = write(&draft, 2).and_then(|receipts| draft.publish(manifest("job", 2), receipts));
     let error = published.unwrap_err().to_string();
     assert!(error.contains("could not be renewed"), "{error}");
     let listed: Vec<_> = steady.list().unwrap().images.iter().map(|image| image.id).collect();
     assert_eq!(listed, [first]);
+}
+
+/// Whoever had the store alone meanwhile has not seen the draft, and waits for nothing that it finds.
+#[test]
+fn a_writer_that_lost_the_store_while_it_began_has_not_begun() {
+    let server = Server::start().unwrap();
+    checkpoint(&store(&server, ""), "job", 1).unwrap();
+    let options = S3Options { valid: Duration::from_secs(1), beat: Duration::from_secs(3600), ..hasty() };
+    let medium = medium_at(&server.env(), "", options);
+    let slow = Hook::new(medium, "list", "tmp", || std::thread::sleep(Duration::from_secs(2)));
+    let error = Store::open_media(slow).unwrap().begin().unwrap_err().to_string();
+    assert!(error.contains("config.locks/shared-") && error.contains("could not be renewed"), "{error}");
+    assert!(!server.objects().unwrap().iter().any(|name| name.contains("tmp/")));
+}
+
+/// What a checkpoint is writing is nothing that nobody needs, although no index names it yet.
+#[test]
+fn what_is_being_written_to_a_bucket_does_not_wait_to_go() {
+    let server = Server::start().unwrap();
+    let store = store(&server, "");
+    checkpoint(&store, "job", 0).unwrap();
+    let draft = store.begin().unwrap();
+    let receipts = write(&draft, 5).unwrap();
+    let removal = store.remove(&[]).unwrap();
+    assert_eq!((removal.freed, removal.waiting, removal.kept), (0, 0, None));
+    let image = draft.publish(manifest("job", 5), receipts).unwrap().id;
+    assert_sample(&store.open_image(&image).unwrap(), 5);
 }
 
 /// A draft that was taken for dead while its writer was between two steps: what others took away, he cannot publish.

@@ -259,8 +259,13 @@ impl Media for S3 {
         }
         if create {
             let first = self.client.put_new(path, random_id()?.to_vec())?;
-            let take = || Lease::take(&self.leases, path.to_owned());
-            return Ok(first.then(take).transpose()?.map(|lease| Box::new(lease) as MediaLock));
+            if !first {
+                return Ok(None);
+            }
+            let lease = Lease::take(&self.leases, path.to_owned())?;
+            // Whoever began with this while he held the store, and lost that, may not have been seen by who had it alone since.
+            self.leases.check()?;
+            return Ok(Some(Box::new(lease)));
         }
         // Whoever finds it ended may do as if it were his: so may others, and all do the same.
         Ok(self.leases.has_ended(path)?.then(|| Box::new(()) as MediaLock))
