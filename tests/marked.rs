@@ -8,13 +8,10 @@ use testkit::manifest::Managed;
 use testkit::outcome::Exit;
 use testkit::place::{After, Device, Place};
 
-/// Two launches of some seconds each; the guest compares with what the host computes.
-const ARGS: [&str; 2] = ["2", "150000"];
-
-#[test]
-fn a_checkpoint_stops_a_marked_kernel_and_a_restart_has_it_go_on() {
-    let stage = Stage::on(Device::Soft, "marked").unwrap();
-    let mut job = stage.started("marked_stencil", &ARGS).unwrap();
+/// Two launches of some seconds each; the guests compare with what the host computes.
+fn stops_and_goes_on(guest: &str, args: [&str; 2]) {
+    let stage = Stage::on(Device::Soft, guest).unwrap();
+    let mut job = stage.started(guest, &args).unwrap();
     assert!(job.stdout.wait_for_line(LIMIT));
     for printed_before in [1, 0] {
         // It is in the middle of the second launch, of which it prints a line at its end.
@@ -32,6 +29,17 @@ fn a_checkpoint_stops_a_marked_kernel_and_a_restart_has_it_go_on() {
     let finished = job.finish().unwrap();
     assert_eq!(finished.exit, Exit::Code(0), "{}", finished.stderr);
     assert!(String::from_utf8_lossy(&finished.stdout).contains("done sum"));
+}
+
+#[test]
+fn a_checkpoint_stops_a_marked_kernel_and_a_restart_has_it_go_on() {
+    stops_and_goes_on("marked_stencil", ["2", "150000"]);
+}
+
+/// Its kernel calls a function of another source: the program has machine code that nvcc has linked, and the PTX of each.
+#[test]
+fn a_kernel_of_what_nvcc_has_linked_stops_half_way() {
+    stops_and_goes_on("marked_linked", ["2", "300000"]);
 }
 
 /// A graph is launched in parts: a checkpoint comes in the middle of one, the image knows how many there have been, and its restart goes on with the others.

@@ -65,7 +65,7 @@ pub fn build(
     let newest = newest_input(&sources)?.max(newest_input(&benches)?);
     let program = |name: &str, libraries: &[Library]| {
         let build = Build { libraries, ..Build::default() };
-        compiler.program(&benches.join(format!("{name}.cu")), &bench.join(name), &build)
+        compiler.program(&[benches.join(format!("{name}.cu"))], &bench.join(name), &build)
     };
     let mut jobs: Vec<Job> = Vec::new();
     if wanted == Wanted::All {
@@ -81,7 +81,8 @@ pub fn build(
             code: guest.code,
             marked: guest.marked,
         };
-        jobs.push(compiler.program(&sources.join(guest.source()), &guests.join(guest.program()), &build));
+        let files: Vec<_> = guest.sources().map(|source| sources.join(source)).collect();
+        jobs.push(compiler.program(&files, &guests.join(guest.program()), &build));
         for module in &guest.modules {
             let source = sources.join(format!("modules/{module}.cu"));
             jobs.push(compiler.module(&source, &guests.join(format!("{module}.fatbin"))));
@@ -145,11 +146,11 @@ impl Compiler<'_> {
         command
     }
 
-    fn program(&self, source: &Path, output: &Path, build: &Build<'_>) -> Job {
+    fn program(&self, sources: &[PathBuf], output: &Path, build: &Build<'_>) -> Job {
         let output = output.to_owned();
-        if source.extension().is_some_and(|extension| extension == "c") {
+        if sources.iter().any(|source| source.extension().is_some_and(|extension| extension == "c")) {
             let mut command = self.c_compiler(&output);
-            command.args(["-O2", "-Wall", "-Wextra"]).arg("-I").arg(self.include()).arg(source);
+            command.args(["-O2", "-Wall", "-Wextra"]).arg("-I").arg(self.include()).args(sources);
             if build.libraries.contains(&Library::Dormouse) {
                 command.arg("-L").arg(self.kit.join("lib")).args(["-ldormouse", RUN_PATH]);
             }
@@ -159,15 +160,15 @@ impl Compiler<'_> {
             Code::PtxAndSass => PTX_AND_SASS,
             Code::Sass => SASS,
         };
-        let compile = |into: &Path| {
+        let compile = |sources: &[PathBuf], into: &Path| {
             let mut nvcc = if build.marked { self.dormouse_nvcc(into) } else { self.nvcc(into) };
             nvcc.args(["-Xcompiler", "-Wall,-Wextra", "-gencode", code]).arg("-I").arg(self.include());
-            nvcc.args(build.flags).arg(source);
+            nvcc.args(build.flags).args(sources);
             nvcc
         };
         let commands = match self.linker {
             Linker::Nvcc => {
-                let mut nvcc = compile(&output);
+                let mut nvcc = compile(sources, &output);
                 for library in build.libraries {
                     match library {
                         Library::Cuda => nvcc.arg("-lcuda"),
@@ -181,11 +182,27 @@ impl Compiler<'_> {
                 vec![nvcc]
             }
             Linker::Zig { .. } => {
-                let name = output.file_name().unwrap_or_default();
-                let object = self.objects.join(name).with_extension("o");
-                let mut nvcc = compile(&object);
-                nvcc.arg("-c");
-                vec![nvcc, self.link(build, &object, &output)]
+                let object =
+                    |of: &Path| self.objects.join(of.file_stem().unwrap_or_default()).with_extension("o");
+                let mut objects: Vec<_> = sources.iter().map(|source| object(source)).collect();
+                let mut commands: Vec<_> = sources
+                    .iter()
+                    .zip(&objects)
+                    .map(|(source, object)| {
+                        let mut nvcc = compile(std::slice::from_ref(source), object);
+                        nvcc.arg("-c");
+                        nvcc
+                    })
+                    .collect();
+                if objects.len() > 1 {
+                    let linked = object(&output).with_extension("linked.o");
+                    let mut nvcc = compile(&objects, &linked);
+                    nvcc.arg("-dlink");
+                    commands.push(nvcc);
+                    objects.push(linked);
+                }
+                commands.push(self.link(build, &objects, &output));
+                commands
             }
         };
         Job { output, commands }
@@ -205,9 +222,9 @@ impl Compiler<'_> {
     }
 
     /// What nvcc's own link step does, with another linker.
-    fn link(&self, build: &Build<'_>, object: &Path, output: &Path) -> Command {
+    fn link(&self, build: &Build<'_>, objects: &[PathBuf], output: &Path) -> Command {
         let mut command = self.c_compiler(output);
-        command.arg(object).arg("-L").arg(self.cuda.join("lib")).arg("-L").arg(self.cuda.join("lib/stubs"));
+        command.args(objects).arg("-L").arg(self.cuda.join("lib")).arg("-L").arg(self.cuda.join("lib/stubs"));
         command.args(build.libraries.contains(&Library::Cuda).then_some("-lcuda"));
         if build.libraries.contains(&Library::Dormouse) {
             command.arg("-L").arg(self.kit.join("lib")).args(["-ldormouse", RUN_PATH]);

@@ -8,7 +8,7 @@ use cpt::Group::{self, Block, Grid, Thread, Warp};
 use testkit::manifest::{Guest, Manifest, Set};
 
 /// Each marked kernel by guest and name.
-const KERNELS: [(&str, &str, Group); 15] = [
+const KERNELS: [(&str, &str, Group); 16] = [
     ("marked_vectors", "add", Block),
     ("marked_stencil", "diffuse", Block),
     ("marked_reduction", "reduce_by_warps", Warp),
@@ -24,14 +24,15 @@ const KERNELS: [(&str, &str, Group); 15] = [
     ("marked_managed", "hash", Warp),
     ("marked_grid", "iterate", Grid),
     ("marked_list", "work_on_lists", Thread),
+    ("marked_linked", "work_in_rounds", Warp),
 ];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-/// A guest's PTX.
-fn compiled(guest: &Guest) -> String {
+/// The PTX of one of a guest's sources.
+fn compiled(guest: &Guest, source: &str) -> ptx::ast::Module {
     let folder = tempfile::tempdir().unwrap();
     let to = folder.path().join("guest.ptx");
     let mut command = Command::new(env!("CARGO_BIN_EXE_dormouse"));
@@ -39,12 +40,12 @@ fn compiled(guest: &Guest) -> String {
     if std::env::var_os("DORMOUSE_NVCC").is_none() {
         command.env("DORMOUSE_NVCC", root().join(".prefix/cuda/bin/nvcc"));
     }
-    let source = root().join("guests").join(guest.source());
+    let source = root().join("guests").join(source);
     let output =
         command.arg("-I").arg(root().join("crates/mark/include")).arg(source).arg("-o").arg(&to).output();
     let output = output.unwrap();
     assert!(output.status.success(), "{}: {}", guest.name, String::from_utf8_lossy(&output.stderr));
-    std::fs::read_to_string(to).unwrap()
+    ptx::parse(&std::fs::read_to_string(to).unwrap()).unwrap()
 }
 
 #[test]
@@ -52,8 +53,8 @@ fn which_can_stop_half_way() {
     let manifest = Manifest::read(&root().join("guests/guests.toml")).unwrap();
     let mut left = KERNELS.to_vec();
     for guest in manifest.set(Set::Marked) {
-        let mut module = ptx::parse(&compiled(guest)).unwrap();
-        // As a server does before: what kernels allocate with is in the module then.
+        // As is done before: what is linked is one module, and what kernels allocate with is in it.
+        let mut module = ptx::link(guest.sources().map(|source| compiled(guest, &source)).collect()).unwrap();
         let _ = heap::rewrite(&mut module);
         let made = cpt::rewrite(&module).unwrap();
         let made = made.unwrap_or_else(|| panic!("{} has no marks", guest.name));

@@ -191,14 +191,18 @@ fn several_files_are_compiled_at_once() {
 }
 
 #[test]
-fn what_is_linked_later_has_marks_and_a_warning() {
+fn what_is_linked_later_has_marks() {
     let place = Place::with(SOURCE);
-    for flags in [["-dc", "-arch=sm_90"], ["-c", "-rdc=true"]] {
-        let output = place.dormouse(&[&flags[..], &["source.cu", "-o", "out"]].concat());
-        let text = said(&output);
-        assert!(output.status.success() && text.contains("what is linked of them is machine code"), "{text}");
-        ptx_in(&fs::read(place.path("out")).unwrap()).iter().for_each(|ptx| assert_marked(ptx, &flags));
+    let alone = "arch=compute_90,code=sm_90";
+    for flags in [&["-dc", "-arch=sm_90"][..], &["-c", "-rdc=true"], &["-dc", "-gencode", alone]] {
+        let texts = ptx_in(&place.quietly(flags));
+        assert_eq!(texts.len(), 1, "{flags:?}");
+        assert_marked(&texts[0], flags);
     }
+    // And so has the program, beside the machine code that was linked.
+    let texts = ptx_in(&place.quietly(&["-rdc=true", "-gencode", alone]));
+    assert_eq!(texts.len(), 1);
+    assert_marked(&texts[0], &["-rdc=true"]);
 }
 
 #[test]

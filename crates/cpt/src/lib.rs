@@ -24,6 +24,7 @@ mod uniform;
 
 pub use frame::{Cell, Frame, Site};
 pub use group::Group;
+pub use marker::is_marked;
 pub use pointer::Pointer;
 pub use poll::{Poll, UnknownPoll};
 pub use refusal::{Reason, Refusal};

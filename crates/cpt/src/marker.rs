@@ -21,8 +21,9 @@ pub(crate) fn markers(body: &Body) -> Vec<usize> {
         .collect()
 }
 
-/// Whether a function has any.
-pub(crate) fn is_marked(function: &Function) -> bool {
+/// Whether a function has markers.
+#[must_use]
+pub fn is_marked(function: &Function) -> bool {
     function.body.as_ref().is_some_and(|body| !markers(body).is_empty())
 }
 

@@ -6,6 +6,7 @@ use crate::{
     arch::{Arch, Architectures, Variant},
     bytes::Bytes,
     compression::{Compression, DecompressError, decompress},
+    text::Ptx,
 };
 
 /// First word of a fatbinary.
@@ -67,6 +68,8 @@ pub enum FatbinaryError {
 #[derive(Clone, Debug)]
 pub struct Fatbinary<'a> {
     entries: Vec<Entry<'a>>,
+    /// What it was linked of, where that is known.
+    units: Vec<Fatbinary<'a>>,
 }
 
 /// What an entry holds.
@@ -102,6 +105,8 @@ pub struct Entry<'a> {
     /// The payload as stored: without padding where compressed.
     payload: &'a [u8],
     uncompressed: u64,
+    /// All of it: header, payload and padding.
+    whole: &'a [u8],
 }
 
 impl<'a> Fatbinary<'a> {
@@ -110,6 +115,22 @@ impl<'a> Fatbinary<'a> {
     /// # Errors
     /// When `bytes` is no fatbinary or is cut off. Bytes after its end are ignored.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, FatbinaryError> {
+        Self::parse_first(bytes).map(|(first, _)| first)
+    }
+
+    /// The same, with those behind it: what it was linked of (`nvcc -rdc=true`).
+    pub(crate) fn parse_linked(bytes: &'a [u8]) -> Result<Self, FatbinaryError> {
+        let (mut linked, mut rest) = Self::parse_first(bytes)?;
+        while rest.starts_with(&MAGIC.to_le_bytes()) {
+            let (unit, behind) = Self::parse_first(rest)?;
+            linked.units.push(unit);
+            rest = behind;
+        }
+        Ok(linked)
+    }
+
+    /// One, and the bytes behind it.
+    fn parse_first(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), FatbinaryError> {
         let all = Bytes(bytes);
         let have = bytes.len() as u64;
         let truncated = |what, offset, need| FatbinaryError::Truncated { what, offset, need, have };
@@ -126,6 +147,7 @@ impl<'a> Fatbinary<'a> {
         let size = header(all.u64(8))?;
         let body = start
             .checked_add(size)
+            .filter(|end| *end >= HEADER)
             .and_then(|end| all.get(0, end))
             .ok_or_else(|| truncated("body", start, size))?;
         let mut entries = Vec::new();
@@ -135,12 +157,24 @@ impl<'a> Fatbinary<'a> {
             entries.push(entry);
             offset += length;
         }
-        Ok(Self { entries })
+        Ok((Self { entries, units: Vec::new() }, &bytes[body.len()..]))
     }
 
     /// The entries, in order.
     pub fn entries(&self) -> &[Entry<'a>] {
         &self.entries
+    }
+
+    /// A fatbinary with its PTX, and nothing else.
+    pub fn ptx_alone(&self) -> Vec<u8> {
+        let ptx = self.entries.iter().filter(|entry| entry.kind == EntryKind::Ptx);
+        let body: Vec<u8> = ptx.flat_map(|entry| entry.whole).copied().collect();
+        let mut bytes = MAGIC.to_le_bytes().to_vec();
+        bytes.extend(1u16.to_le_bytes());
+        bytes.extend((HEADER as u16).to_le_bytes());
+        bytes.extend((body.len() as u64).to_le_bytes());
+        bytes.extend(body);
+        bytes
     }
 
     /// What the fatbinary has code for.
@@ -157,6 +191,16 @@ impl<'a> Fatbinary<'a> {
     /// The PTX that fits compute capability `device` best.
     pub fn ptx_for(&self, device: u32) -> Option<&Entry<'a>> {
         self.best(|entry| entry.kind == EntryKind::Ptx && entry.arch.ptx_runs_on(device))
+    }
+
+    /// The PTX that a device of compute capability `device` runs, in it or in what it was linked of; `None` where there is none.
+    ///
+    /// # Errors
+    /// When it cannot be decompressed.
+    pub fn ptx(&self, device: u32) -> Result<Option<Ptx<'a>>, DecompressError> {
+        let own = std::slice::from_ref(self);
+        let from = if self.ptx_for(device).is_some() { own } else { &self.units };
+        Ptx::of(from.iter().map(|unit| unit.ptx_for(device)))
     }
 
     fn best(&self, accept: impl Fn(&Entry<'a>) -> bool) -> Option<&Entry<'a>> {
@@ -194,6 +238,8 @@ impl<'a> Entry<'a> {
         let payload_at = at(header_size);
         let payload = body.get(payload_at, payload_size);
         let payload = payload.ok_or_else(|| truncated("entry's payload", payload_size))?;
+        let length = header_size + payload_size;
+        let whole = body.get(offset, length).ok_or_else(|| truncated("entry", length))?;
 
         let compression = match (flags & flags::LZ4 != 0, flags & flags::ZSTD != 0) {
             (false, false) => Compression::None,
@@ -243,8 +289,9 @@ impl<'a> Entry<'a> {
             compression,
             payload,
             uncompressed,
+            whole,
         };
-        Ok((entry, header_size + payload_size))
+        Ok((entry, length))
     }
 
     /// Whether the code was compiled for debugging (`-G`).

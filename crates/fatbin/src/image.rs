@@ -8,6 +8,7 @@ use crate::{
     cubin::{Cubin, CubinError},
     elf,
     fatbinary::{self, Fatbinary, FatbinaryError},
+    text::{Ptx, PtxError},
 };
 
 /// An image of known length.
@@ -45,15 +46,27 @@ pub enum ImageError {
     Empty,
 }
 
+/// Code that cannot be had.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CodeError {
+    /// A damaged payload.
+    #[error(transparent)]
+    Decompress(#[from] DecompressError),
+    /// PTX that has to be linked, and cannot.
+    #[error(transparent)]
+    Ptx(#[from] PtxError),
+}
+
 impl<'a> Image<'a> {
     /// Tells images apart by their first bytes, as [`measure`](crate::measure) does; what is no fatbinary and no
-    /// ELF is PTX up to its first NUL.
+    /// ELF is PTX up to its first NUL. Fatbinaries behind the first one are what it was linked of.
     ///
     /// # Errors
     /// When a fatbinary or cubin is damaged, or there is nothing at all.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ImageError> {
         if bytes.starts_with(&fatbinary::MAGIC.to_le_bytes()) {
-            return Ok(Self::Fatbinary(Fatbinary::parse(bytes)?));
+            return Ok(Self::Fatbinary(Fatbinary::parse_linked(bytes)?));
         }
         if bytes.starts_with(&elf::MAGIC) {
             return Ok(Self::Cubin(Cubin::parse(bytes)?, bytes));
@@ -67,13 +80,12 @@ impl<'a> Image<'a> {
     /// The code in it that a device of compute capability `device` runs, as the driver chooses; `None` where there is none.
     ///
     /// # Errors
-    /// When it cannot be decompressed.
-    pub fn code_for(&self, device: u32) -> Result<Option<Code<'a>>, DecompressError> {
+    /// When it cannot be decompressed, or would have to be linked, and cannot.
+    pub fn code_for(&self, device: u32) -> Result<Option<Code<'a>>, CodeError> {
         Ok(match self {
-            Self::Fatbinary(fatbinary) => match (fatbinary.cubin_for(device), fatbinary.ptx_for(device)) {
-                (Some(entry), _) => Some(Code::Cubin(entry.code()?)),
-                (None, Some(entry)) => Some(Code::Ptx(entry.code()?)),
-                (None, None) => None,
+            Self::Fatbinary(fatbinary) => match fatbinary.cubin_for(device) {
+                Some(entry) => Some(Code::Cubin(entry.code()?)),
+                None => fatbinary.ptx(device)?.as_ref().map(Ptx::text).transpose()?.map(Code::Ptx),
             },
             Self::Cubin(_, bytes) => Some(Code::Cubin(Cow::Borrowed(bytes))),
             Self::Ptx(text) => Some(Code::Ptx(Cow::Borrowed(text))),

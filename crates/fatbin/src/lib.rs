@@ -19,6 +19,7 @@ mod image;
 mod length;
 mod managed;
 mod nvinfo;
+mod text;
 
 pub use arch::{Arch, Architectures, Variant};
 pub use compression::{Compression, DecompressError, MAX_DECOMPRESSED};
@@ -26,6 +27,7 @@ pub use cubin::{Cubin, CubinError};
 pub use elf::ElfError;
 pub use facts::{FactsError, KernelFacts, Linkage, ModuleFacts, ParamFacts, VariableFacts, VariableSpace};
 pub use fatbinary::{Entry, EntryKind, Fatbinary, FatbinaryError};
-pub use image::{Code, Image, ImageError};
+pub use image::{Code, CodeError, Image, ImageError};
 pub use length::{ImageKind, MeasureError, Measured, Source, WRAPPER_SIZE, Wrapper, measure};
 pub use managed::{ManagedError, ManagedVariable, Pointer, bind};
+pub use text::{Ptx, PtxError};

@@ -125,7 +125,10 @@ fn exercise(bytes: &[u8]) {
     let _ = image.architectures().to_string();
     match image {
         Image::Fatbinary(fatbinary) => {
-            let _ = (fatbinary.cubin_for(90), fatbinary.ptx_for(90));
+            let _ = (fatbinary.cubin_for(90), fatbinary.ptx_for(90), fatbinary.ptx_alone());
+            if let Ok(Some(ptx)) = fatbinary.ptx(90) {
+                let _ = ptx.text();
+            }
             fatbinary.entries().iter().for_each(|entry| drop(ModuleFacts::of_entry(entry)));
         }
         Image::Cubin(cubin, _) => drop(cubin.facts()),
@@ -135,12 +138,13 @@ fn exercise(bytes: &[u8]) {
 
 fn mutated() -> impl Strategy<Value = Vec<u8>> {
     let edits = prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..12);
-    (0..5usize, edits, any::<prop::sample::Index>(), any::<bool>()).prop_map(|(file, edits, end, cut)| {
+    (0..6usize, edits, any::<prop::sample::Index>(), any::<bool>()).prop_map(|(file, edits, end, cut)| {
         let mut bytes = match file {
             0 => NONE.to_vec(),
             1 => SPEED.to_vec(),
             2 => SIZE.to_vec(),
             3 => RDC.to_vec(),
+            4 => [RDC, SPEED, SIZE].concat(),
             _ => Fatbinary::parse(NONE).unwrap().entries()[0].code().unwrap().into_owned(),
         };
         for (at, byte) in edits {
@@ -157,12 +161,13 @@ fn mutated() -> impl Strategy<Value = Vec<u8>> {
 /// Like [`mutated`], but in the places where structure is.
 fn mutated_headers() -> impl Strategy<Value = Vec<u8>> {
     let edits = prop::collection::vec((0..200usize, any::<[u8; 4]>()), 1..4);
-    (0..5usize, edits).prop_map(|(file, edits)| {
+    (0..6usize, edits).prop_map(|(file, edits)| {
         let (mut bytes, at) = match file {
             0 => (NONE.to_vec(), 0),
             1 => (SPEED.to_vec(), SPEED_PTX),
             2 => (SIZE.to_vec(), 0),
             3 => (RDC.to_vec(), 0),
+            4 => ([RDC, SPEED].concat(), RDC.len()),
             _ => {
                 let cubin = Fatbinary::parse(NONE).unwrap().entries()[0].code().unwrap().into_owned();
                 let table = u64::from_le_bytes(cubin[40..48].try_into().unwrap()) as usize;

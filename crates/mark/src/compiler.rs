@@ -60,8 +60,8 @@ impl Nvcc {
         found.map(Self).ok_or(NotThere::Nowhere)
     }
 
-    /// Becomes the compiler. `step` is a command, as a shell takes it, that calls [`crate::step()`] with the arguments it is given: a phase, maybe [`NO_PTX`] or [`RELOCATABLE`], and
-    /// a command. What would have machine code alone gets its PTX, too, as far as nvcc can be told so; where not, steps hear of it.
+    /// Becomes the compiler. `step` is a command, as a shell takes it, that calls [`crate::step()`] with the arguments it is given: a phase, maybe [`NO_PTX`], and a
+    /// command. What would have machine code alone gets its PTX, too, as far as nvcc can be told so; where not, steps hear of it.
     ///
     /// # Errors
     /// When it cannot be started; else this does not return.
@@ -72,11 +72,7 @@ impl Nvcc {
         let are_enough =
             || Kept::of(&self.0, &[&flags, args].concat()).is_some_and(|kept| kept.ptx_flags().is_empty());
         let keeps_all = flags.is_empty() || are_enough();
-        let told = match (keeps_all, kept.is_relocatable) {
-            (false, _) => NO_PTX,
-            (true, true) => RELOCATABLE,
-            (true, false) => "",
-        };
+        let told = if keeps_all { "" } else { NO_PTX };
         let mut nvcc = Command::new(&self.0);
         for (phase, prefix) in Phase::ALL {
             nvcc.arg(prefix).arg(format!("{step} {} {told}", phase.name()));
@@ -87,8 +83,6 @@ impl Nvcc {
 
 /// Tells a step that what is compiled has no PTX in the end.
 pub const NO_PTX: &str = "--no-ptx";
-/// Tells a step that programs will not have its PTX, but what is linked of its machine code.
-pub const RELOCATABLE: &str = "--relocatable";
 
 /// Whether a file is the program that runs.
 fn is_this_program(file: &Path) -> bool {

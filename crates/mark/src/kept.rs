@@ -19,8 +19,6 @@ pub struct Kept {
     ptx: BTreeSet<String>,
     /// Whether anything is made of PTX: else PTX, or nothing, is what comes out.
     is_made_of_it: bool,
-    /// Whether it is to be linked with other device code, of which programs then have what was linked: machine code.
-    pub is_relocatable: bool,
 }
 
 impl Kept {
@@ -46,9 +44,7 @@ impl Kept {
             kept.ptx.extend(between(command, "kind=ptx,sm="));
             // ptxas is also asked whether PTX is right, and makes nothing then.
             let is_assembled = command.starts_with("ptxas ") && command.contains(" -o ");
-            let is_bound = command.starts_with("fatbinary ");
-            kept.is_made_of_it |= is_assembled || is_bound;
-            kept.is_relocatable |= is_bound && command.contains(" --device-c");
+            kept.is_made_of_it |= is_assembled || command.starts_with("fatbinary ");
         }
         kept
     }
@@ -75,14 +71,6 @@ mod tests {
 
     fn flags(commands: &str) -> Vec<String> {
         Kept::parse(commands).ptx_flags().iter().map(|flag| flag.to_string_lossy().into_owned()).collect()
-    }
-
-    #[test]
-    fn what_is_linked_later_is_known() {
-        let bound =
-            r#"#$ fatbinary -64 "--image3=kind=ptx,sm=90,file=/tmp/a.ptx" --embedded-fatbin="/tmp/a.c""#;
-        assert!(Kept::parse(&format!("{bound}  --device-c")).is_relocatable);
-        assert!(!Kept::parse(bound).is_relocatable);
     }
 
     const CICC: &str =

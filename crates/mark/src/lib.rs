@@ -10,5 +10,5 @@ mod kept;
 mod pragma;
 mod step;
 
-pub use compiler::{NO_PTX, NotThere, Nvcc, RELOCATABLE};
+pub use compiler::{NO_PTX, NotThere, Nvcc};
 pub use step::{Failed, Phase, step};

@@ -1,10 +1,12 @@
 //! Several modules made one, as a linker does: what one declares and another defines becomes the same thing.
 
-use std::collections::BTreeMap;
+mod names;
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use thiserror::Error;
 
-use crate::ast::{Function, Item, Linkage, Module, Name, Variable};
+use crate::ast::{Function, FunctionKind, Item, Linkage, Module, Name, Statement, Variable};
 
 /// Why modules cannot be one.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -16,8 +18,10 @@ pub enum LinkError {
     /// Two definitions of one name.
     #[error("{0} is defined twice")]
     Twice(Name),
-    /// Two modules have something of their own under one name.
-    #[error("{0} is internal to one module and defined by another too; give one of them another name")]
+    /// A kernel of one module's own, by whose name another has something, too.
+    #[error(
+        "the kernel {0} is internal to one module and defined by another too; give one of them another name"
+    )]
     Internal(Name),
     /// Nobody defines what somebody uses.
     #[error("{0} is declared and nowhere defined")]
@@ -41,11 +45,16 @@ const BUILT_IN: [&str; 7] = [
     "cudaGetParameterBufferV2",
 ];
 
-/// Makes one module of several. Debugging information is left out.
+/// Makes one module of several. Of debugging information only lines are left.
 ///
 /// # Errors
 /// [`LinkError`].
-pub fn link(units: Vec<Module>) -> Result<Module, LinkError> {
+pub fn link(mut units: Vec<Module>) -> Result<Module, LinkError> {
+    tell_apart(&mut units);
+    let mut files = 0u32;
+    for unit in &mut units {
+        files = files.saturating_add(renumber_files(unit, files));
+    }
     let mut definitions: BTreeMap<Name, Definition> = BTreeMap::new();
     for (unit, module) in units.iter().enumerate() {
         for (name, linkage) in module.items.iter().filter_map(defined) {
@@ -60,7 +69,7 @@ pub fn link(units: Vec<Module>) -> Result<Module, LinkError> {
     for (unit, module) in units.into_iter().enumerate() {
         for item in module.items {
             match item {
-                Item::File(_) | Item::Section(_) => {}
+                Item::Section(_) => {}
                 Item::Variable(variable) if is_dynamic_shared(&variable) => {
                     if !variables.contains(&Item::Variable(variable.clone())) {
                         variables.push(Item::Variable(variable));
@@ -90,6 +99,53 @@ pub fn link(units: Vec<Module>) -> Result<Module, LinkError> {
     let declarations = declarations.into_values().map(Item::Function);
     let items = declarations.chain(variables).chain(rest).collect();
     Ok(Module { version, target, address_size, items })
+}
+
+/// Gives what is a module's own another name where another module defines something of the same (strings are `$str` in each that nvcc makes). Kernels keep theirs, which programs know.
+fn tell_apart(units: &mut [Module]) {
+    let mut known: BTreeMap<Name, usize> = BTreeMap::new();
+    for (name, _) in units.iter().flat_map(|unit| unit.items.iter().filter_map(defined)) {
+        *known.entry(name.clone()).or_default() += 1;
+    }
+    for (number, unit) in units.iter_mut().enumerate() {
+        let own = unit.items.iter().filter(|item| !is_kernel(item)).filter_map(defined);
+        let common = own.filter(|(name, linkage)| *linkage == Linkage::Internal && known[*name] > 1);
+        let common: BTreeSet<Name> = common.map(|(name, _)| name.clone()).collect();
+        if !common.is_empty() {
+            names::visit(unit, &mut |name| {
+                if common.contains(name) {
+                    *name = format!("{name}$unit{number}").into();
+                }
+            });
+        }
+    }
+}
+
+fn is_kernel(item: &Item) -> bool {
+    matches!(item, Item::Function(function) if function.kind == FunctionKind::Entry)
+}
+
+/// Has a module's files come behind so many others; how many numbers it takes. The names of functions that were inlined are in sections, which are left out.
+fn renumber_files(unit: &mut Module, before: u32) -> u32 {
+    let mut most = 0;
+    for item in &mut unit.items {
+        match item {
+            Item::File(file) => {
+                most = most.max(file.index);
+                file.index = file.index.saturating_add(before);
+            }
+            Item::Function(function) => {
+                for statement in function.body.iter_mut().flat_map(|body| &mut body.statements) {
+                    if let Statement::Loc(loc) = statement {
+                        loc.file = loc.file.saturating_add(before);
+                        loc.inlined_at = None;
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    most
 }
 
 /// The name and linkage of what an item defines.

@@ -26,6 +26,9 @@ pub struct Guest {
     program: Option<String>,
     /// Its source file, when that is not `PROGRAM.cu`.
     source: Option<String>,
+    /// Further sources, `NAME.cu`, whose device code is linked with that of the first one.
+    #[serde(default)]
+    units: Vec<String>,
     /// Which tests run it.
     pub set: Set,
     /// Arguments for the software device: a few seconds of work.
@@ -184,9 +187,10 @@ impl Guest {
         self.program.as_deref().unwrap_or(&self.name)
     }
 
-    /// The source file, relative to `guests/`.
-    pub fn source(&self) -> String {
-        self.source.clone().unwrap_or_else(|| format!("{}.cu", self.program()))
+    /// The source files, relative to `guests/`, that of `main` first.
+    pub fn sources(&self) -> impl Iterator<Item = String> {
+        let first = self.source.clone().unwrap_or_else(|| format!("{}.cu", self.program()));
+        std::iter::once(first).chain(self.units.iter().map(|unit| format!("{unit}.cu")))
     }
 
     /// The arguments for a device.
@@ -212,7 +216,11 @@ mod tests {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../guests");
         let manifest = ours();
         for guest in &manifest.guests {
-            assert!(folder.join(guest.source()).exists(), "{} has no source", guest.name);
+            assert!(
+                guest.sources().all(|source| folder.join(source).exists()),
+                "{} lacks a source",
+                guest.name
+            );
             for module in &guest.modules {
                 assert!(folder.join(format!("modules/{module}.cu")).exists(), "{module} has no source");
             }
@@ -220,7 +228,8 @@ mod tests {
         for entry in std::fs::read_dir(&folder).unwrap() {
             let path = entry.unwrap().path();
             if path.extension().is_some_and(|e| e == "cu") {
-                let listed = manifest.guests.iter().any(|guest| folder.join(guest.source()) == path);
+                let is_of = |guest: &Guest| guest.sources().any(|source| folder.join(source) == path);
+                let listed = manifest.guests.iter().any(is_of);
                 assert!(listed, "{} is not in guests.toml", path.display());
             }
         }

@@ -8,7 +8,7 @@ use crate::module::{Kernel, Module, ModuleError, Selected};
 /// What a module's refusal is to the application.
 pub(super) fn load_error(error: &ModuleError) -> LoadError {
     let code = match error {
-        ModuleError::NoPtx(_) => CuError::NO_BINARY_FOR_GPU,
+        ModuleError::NoPtx(_) | ModuleError::Units(_) => CuError::NO_BINARY_FOR_GPU,
         ModuleError::Image(_) | ModuleError::Decompress(_) => CuError::INVALID_IMAGE,
         ModuleError::Memory(_) => CuError::OUT_OF_MEMORY,
         _ => CuError::INVALID_PTX,

@@ -34,6 +34,9 @@ pub enum ModuleError {
          -gencode arch=compute_90,code=compute_90"
     )]
     NoPtx(fatbin::Architectures),
+    /// It was linked of what cannot be linked as PTX.
+    #[error(transparent)]
+    Units(#[from] fatbin::PtxError),
     /// Its PTX is wrong.
     #[error(transparent)]
     Parse(#[from] ptx::ParseError),

@@ -14,7 +14,7 @@ pub struct Selected {
 }
 
 impl Selected {
-    /// Chooses as the driver does: the newest PTX that the device's architecture includes.
+    /// Chooses as the driver does: the newest PTX that the device's architecture includes. What nvcc has linked is linked anew, as PTX.
     ///
     /// # Errors
     /// When the image is damaged or has no such PTX.
@@ -25,8 +25,9 @@ impl Selected {
             Image::Ptx(text) => (text.to_vec(), archs.ptx.first().map_or(COMPUTE_CAPABILITY, |arch| arch.sm)),
             Image::Cubin(..) => return Err(ModuleError::NoPtx(archs)),
             Image::Fatbinary(fatbinary) => {
-                let entry = fatbinary.ptx_for(COMPUTE_CAPABILITY).ok_or(ModuleError::NoPtx(archs))?;
-                (entry.code()?.into_owned(), entry.arch.sm)
+                let ptx = fatbinary.ptx(COMPUTE_CAPABILITY)?.ok_or(ModuleError::NoPtx(archs))?;
+                let sm = ptx.arch.sm;
+                (ptx.text()?.into_owned(), sm)
             }
         };
         // Only comments may hold other bytes, and in a fatbinary a NUL may end the text.

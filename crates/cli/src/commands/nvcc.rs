@@ -41,18 +41,11 @@ fn start(args: &[OsString]) -> Result<Infallible, (Failure, u8)> {
 
 /// Becomes a phase of nvcc.
 pub fn step(flags: NvccStep) -> ExitCode {
-    let why = match (flags.no_ptx, flags.relocatable) {
-        (true, _) => Some(
-            "what is made of them has no PTX: have nvcc keep it (-gencode arch=compute_90,code=compute_90)",
-        ),
-        (false, true) => Some(
-            "compiled to be linked with other device code (-dc, -rdc=true), and what is linked of them is machine code",
-        ),
-        (false, false) => None,
-    };
     let failed = mark::step(flags.phase, flags.command, |source| {
-        if let Some(why) = why {
-            tracing::warn!("{source}: its marked kernels will not stop half-way: {why}");
+        if flags.no_ptx {
+            tracing::warn!(
+                "{source}: its marked kernels will not stop half-way: what is made of them has no PTX: have nvcc keep it (-gencode arch=compute_90,code=compute_90)"
+            );
         }
     });
     complain(&Failure::new(Kind::Failed, checkpoint::Chain(&failed).to_string()));

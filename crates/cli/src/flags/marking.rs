@@ -23,9 +23,6 @@ pub struct NvccStep {
     /// What is compiled has no PTX in the end
     #[arg(long)]
     pub no_ptx: bool,
-    /// What is compiled is linked with other device code later
-    #[arg(long)]
-    pub relocatable: bool,
     /// The phase's command
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,

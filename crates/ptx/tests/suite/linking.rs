@@ -56,6 +56,44 @@ fn what_does_not_fit_is_named() {
     ] {
         assert_eq!(link(units(texts)).unwrap_err(), expected);
     }
-    let own = ".func helper()\n{\nret;\n}\n";
-    assert_eq!(link(units(&[own, own])).unwrap_err(), LinkError::Internal("helper".into()));
+    let own = ".entry run()\n{\nret;\n}\n";
+    assert_eq!(link(units(&[own, own])).unwrap_err(), LinkError::Internal("run".into()));
+}
+
+/// As with what nvcc makes of two sources that print: each calls its strings `$str`.
+#[test]
+fn what_is_internal_to_each_is_told_apart() {
+    let own = |entry: &str, letter: u8| {
+        format!(
+            ".global .align 1 .b8 $str[2] = {{{letter}, 0}};\n.global .u64 place = $str;\n\
+             .func helper()\n{{\nret;\n}}\n\
+             .visible .entry {entry}(.param .u64 out)\n{{\n.reg .b64 %rd<4>;\n.reg .b32 %r<2>;\n\
+             call helper;\nmov.u64 %rd1, $str;\nld.global.u8 %r1, [$str+1];\nret;\n}}\n"
+        )
+    };
+    let module = link(units(&[&own("first", 1), &own("second", 2)])).unwrap();
+    let text = module.to_string();
+    for (unit, entry) in [(0, "first"), (1, "second")] {
+        let body = text.split(".visible .entry ").find(|body| body.starts_with(entry)).unwrap();
+        for used in
+            [format!("helper$unit{unit}"), format!("$str$unit{unit};"), format!("[$str$unit{unit}+1]")]
+        {
+            assert!(body.contains(&used), "{text}");
+        }
+        let place = module.variable(&format!("place$unit{unit}")).unwrap();
+        assert_eq!(*place.init.as_ref().unwrap().relocations[0].symbol, *format!("$str$unit{unit}"));
+    }
+    // What nobody else has keeps its name.
+    assert!(link(units(&[&own("first", 1)])).unwrap().variable("$str").is_some());
+}
+
+#[test]
+fn lines_are_of_the_files_they_were_of() {
+    let unit = |entry: &str, file: &str, line: u32| {
+        format!(".file 1 \"{file}\"\n.visible .entry {entry}()\n{{\n.loc 1 {line} 2\nret;\n}}\n")
+    };
+    let text = link(units(&[&unit("first", "a.cu", 7), &unit("second", "b.cu", 9)])).unwrap().to_string();
+    for expected in [".file 1 \"a.cu\"", ".file 2 \"b.cu\"", ".loc 1 7 2", ".loc 2 9 2"] {
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
 }

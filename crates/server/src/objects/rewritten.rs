@@ -1,7 +1,9 @@
 //! What is loaded in place of an image whose kernels are marked, so that they can be stopped half-way, or allocate, so that their heap can be saved.
 
 use cpt::{Kernel, Poll};
+use fatbin::Ptx;
 use ptx::ast::Module;
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -34,12 +36,29 @@ pub struct Rewritten {
 }
 
 impl Rewritten {
+    /// The text that something is to be made of; none where nothing is marked and kernels do not allocate, or it cannot be linked. Which marked kernels that concerns is told.
+    #[must_use]
+    pub fn source<'a>(ptx: &Ptx<'a>, allocates: bool) -> Option<Cow<'a, [u8]>> {
+        let marked: Vec<&str> = ptx.units.iter().filter_map(|unit| marked(unit)).collect();
+        if marked.is_empty() && !allocates {
+            return None;
+        }
+        let text = ptx.text().inspect_err(|error| {
+            for name in marked.iter().flat_map(|text| functions_marked(text)) {
+                tracing::warn!(
+                    "the marked {name} cannot be stopped half-way: {error}; a checkpoint waits for its end"
+                );
+            }
+        });
+        text.ok()
+    }
+
     /// What is made of PTX, whose kernels allocate or not; none where they do not, and none is marked or none of the marked ones can be stopped, which is told.
     #[must_use]
     pub fn of(ptx: &[u8], allocates: bool) -> Option<Self> {
         let allocates = allocates && std::env::var_os(HEAP).is_none_or(|whose| whose != "driver");
         let text = std::str::from_utf8(ptx).ok()?;
-        let is_marked = text.contains(MARK);
+        let is_marked = marked(ptx).is_some();
         if !is_marked && !allocates {
             return None;
         }
@@ -93,6 +112,18 @@ impl Rewritten {
     }
 }
 
+/// The text of PTX with marks.
+fn marked(ptx: &[u8]) -> Option<&str> {
+    std::str::from_utf8(ptx).ok().filter(|text| text.contains(MARK))
+}
+
+/// Names of the functions that have marks, kernels or not; none where that is no PTX.
+fn functions_marked(text: &str) -> Vec<String> {
+    let module = ptx::parse(text).ok();
+    let functions = module.iter().flat_map(Module::definitions).filter(|function| cpt::is_marked(function));
+    functions.map(|function| function.name.to_string()).collect()
+}
+
 /// The module with twins of its marked kernels, if any can be stopped.
 fn stoppable(module: &Module) -> Option<cpt::Rewritten> {
     let made = cpt::rewrite_with(module, poll()).inspect_err(|error| {
@@ -111,5 +142,22 @@ impl std::fmt::Debug for Rewritten {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let heap = self.has_heap().then_some("(malloc)");
         f.debug_set().entries(self.kernels.keys().map(String::as_str).chain(heap)).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// They are warned of by name where they cannot be stopped.
+    #[test]
+    fn marked_functions_are_named() {
+        let text = ".version 7.0\n.target sm_70\n.address_size 64\n.extern .func other();\n\
+            .visible .func called()\n{\n.pragma \"cpt\";\nret;\n}\n\
+            .visible .entry run()\n{\ncall other;\n.pragma \"cpt\";\nret;\n}\n\
+            .visible .entry short()\n{\nret;\n}\n";
+        assert_eq!(functions_marked(text), ["called", "run"]);
+        assert!(marked(text.as_bytes()).is_some() && marked(b".version 7.0").is_none());
+        assert!(functions_marked("\"cpt").is_empty());
     }
 }

@@ -2,7 +2,6 @@
 
 use super::{ManagedLayout, Rewritten};
 use fatbin::{Code, Image, ManagedVariable, ModuleFacts};
-use std::borrow::Cow;
 use std::sync::Arc;
 
 /// What is known of a module's code.
@@ -47,9 +46,9 @@ impl CodeFacts {
             Ok(Some(code)) => code,
         };
         // The driver may take a fatbinary's PTX all the same.
-        let has_ptx = matches!(&image, Image::Fatbinary(all) if all.ptx_for(capability).is_some());
+        let ptx = if let Image::Fatbinary(all) = &image { all.ptx(capability).ok().flatten() } else { None };
         let (facts, exact) = match &code {
-            Code::Cubin(bytes) => (ModuleFacts::of_cubin(bytes), !has_ptx),
+            Code::Cubin(bytes) => (ModuleFacts::of_cubin(bytes), ptx.is_none()),
             Code::Ptx(text) => (ModuleFacts::of_ptx_text(text), false),
         };
         let facts = match facts {
@@ -68,17 +67,17 @@ impl CodeFacts {
         let allocates = facts.uses_heap();
         let own = facts.variables.into_iter().filter(|variable| !variable.managed);
         let variables = own.map(|variable| variable.name).collect();
-        // Machine code of another architecture than the PTX may have been compiled of other source text.
-        let (ptx, is_same) = match (&code, &image) {
-            (Code::Ptx(text), _) => (Some(Cow::Borrowed(&**text)), true),
-            (Code::Cubin(_), Image::Fatbinary(all)) => {
-                let (cubin, ptx) = (all.cubin_for(capability), all.ptx_for(capability));
-                let is_same = cubin.map(|entry| entry.arch) == ptx.map(|entry| entry.arch);
-                (ptx.and_then(|entry| entry.code().ok()), is_same)
-            }
-            (Code::Cubin(_), _) => (None, false),
+        let rewritten = match (&code, &image) {
+            (Code::Ptx(text), _) => Rewritten::of(text, allocates),
+            (Code::Cubin(_), Image::Fatbinary(all)) => ptx.and_then(|ptx| {
+                // Machine code of another architecture than the PTX may have been compiled of other source text.
+                let is_same = all.cubin_for(capability).is_some_and(|entry| entry.arch == ptx.arch);
+                let allocates = allocates && is_same;
+                Rewritten::of(&Rewritten::source(&ptx, allocates)?, allocates)
+            }),
+            (Code::Cubin(_), _) => None,
         };
-        let rewritten = ptx.and_then(|ptx| Rewritten::of(&ptx, allocates && is_same)).map(Arc::new);
+        let rewritten = rewritten.map(Arc::new);
         Self { variables, exact, managed, refusals, prints, allocates, rewritten }
     }
 }

@@ -26,7 +26,11 @@ impl Kernels {
 
 fn read(image: &Image, capability: u32) -> Option<Known> {
     let code = match fatbin::Image::parse(&image.bytes).ok()? {
-        fatbin::Image::Fatbinary(all) => Code::Ptx(all.ptx_for(capability)?.code().ok()?),
+        fatbin::Image::Fatbinary(all) => {
+            let ptx = all.ptx(capability).ok()??;
+            let length: usize = ptx.units.iter().map(|unit| unit.len()).sum();
+            Code::Ptx(if length > LONGEST { return None } else { ptx.text().ok()? })
+        }
         other => other.code_for(capability).ok()??,
     };
     let Code::Ptx(text) = code else { return None };

@@ -1,5 +1,6 @@
 //! Module images: measured where they lie, and written to a file of the session's folder for the server.
 
+use std::borrow::Cow;
 use std::ffi::c_void;
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -7,7 +8,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use cuda_abi::{CuError, CuResult};
-use fatbin::{ImageKind, WRAPPER_SIZE, Wrapper, measure};
+use fatbin::{Fatbinary, ImageKind, WRAPPER_SIZE, Wrapper, measure};
 use wire::UploadId;
 
 use crate::log::{self, Level};
@@ -33,7 +34,7 @@ impl Upload {
     pub unsafe fn from_memory(folder: &Path, id: UploadId, image: *const c_void) -> CuResult<Self> {
         // SAFETY: as the caller says.
         let bytes = unsafe { bytes_at(image.cast()) }?;
-        Self::write(folder, id, bytes)
+        Self::write(folder, id, &bytes)
     }
 
     /// Writes an image that is in hand.
@@ -72,29 +73,59 @@ impl Drop for Upload {
     }
 }
 
-/// The image that `image` points to, through a wrapper if that is what it is.
+/// The image that `image` points to, through a wrapper if that is what it is; behind it, the PTX of what it was linked of.
 ///
 /// # Safety
 /// As [`Upload::from_memory`]; the bytes must stay.
-unsafe fn bytes_at<'a>(image: *const u8) -> CuResult<&'a [u8]> {
+unsafe fn bytes_at<'a>(image: *const u8) -> CuResult<Cow<'a, [u8]>> {
     if image.is_null() {
         return Err(CuError::INVALID_VALUE);
     }
     // SAFETY: `measure` asks only for bytes that an image like this must have.
     let (kind, bytes) = unsafe { whole(image) }?;
     if kind != ImageKind::Wrapper {
-        return Ok(bytes);
+        return Ok(bytes.into());
     }
-    let wrapped = bytes
-        .first_chunk::<WRAPPER_SIZE>()
-        .and_then(Wrapper::parse)
-        .map(|wrapper| std::ptr::with_exposed_provenance::<u8>(wrapper.fatbinary as usize))
-        .filter(|data| !data.is_null())
-        .ok_or(CuError::INVALID_IMAGE)?;
+    let wrapper = bytes.first_chunk::<WRAPPER_SIZE>().and_then(Wrapper::parse);
+    let wrapper = wrapper.filter(|wrapper| wrapper.fatbinary != 0).ok_or(CuError::INVALID_IMAGE)?;
     // SAFETY: a wrapper points to a whole image.
-    match unsafe { whole(wrapped) }? {
-        (ImageKind::Wrapper, _) => Err(CuError::INVALID_IMAGE),
-        (_, bytes) => Ok(bytes),
+    let bytes = match unsafe { whole(std::ptr::with_exposed_provenance(wrapper.fatbinary as usize)) }? {
+        (ImageKind::Wrapper, _) => return Err(CuError::INVALID_IMAGE),
+        (_, bytes) => bytes,
+    };
+    // SAFETY: so does all that one of its version says it was linked of.
+    let units = unsafe { units_of(&wrapper) }?;
+    Ok(if units.is_empty() { bytes.into() } else { [bytes, &units].concat().into() })
+}
+
+/// What relocatable code was linked of (`nvcc -rdc=true`), of which it is machine code: a fatbinary with the PTX of each object, one behind the other; nothing where none has any.
+///
+/// # Safety
+/// The wrapper must be a whole one of this process.
+unsafe fn units_of(wrapper: &Wrapper) -> CuResult<Vec<u8>> {
+    /// `FATBINC_LINK_VERSION`
+    const LINKED: u32 = 2;
+    let (mut units, mut has_ptx) = (Vec::new(), false);
+    if wrapper.version != LINKED || wrapper.extra == 0 {
+        return Ok(units);
+    }
+    let mut next: *const *const u8 = std::ptr::with_exposed_provenance(wrapper.extra as usize);
+    loop {
+        // SAFETY: an array of addresses, which ends behind the first that is NULL.
+        let unit = unsafe { next.read() };
+        if unit.is_null() {
+            return Ok(if has_ptx { units } else { Vec::new() });
+        }
+        // SAFETY: each is one of a whole image.
+        let (_, bytes) = unsafe { whole(unit) }?;
+        let unit = Fatbinary::parse(bytes).map_err(|error| {
+            log::message(Level::Error, format_args!("what device code was linked of: {error}"));
+            CuError::INVALID_IMAGE
+        })?;
+        has_ptx |= !unit.architectures().ptx.is_empty();
+        units.extend(unit.ptx_alone());
+        // SAFETY: the array goes on.
+        next = unsafe { next.add(1) };
     }
 }
 
@@ -116,4 +147,46 @@ unsafe fn whole<'a>(start: *const u8) -> CuResult<(ImageKind, &'a [u8])> {
     })?;
     // SAFETY: the image has this many bytes, as its own header says, and the application keeps them.
     Ok((measured.kind, unsafe { std::slice::from_raw_parts(start, measured.length as usize) }))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    const LINKED: &[u8] = include_bytes!("../../../fatbin/tests/data/speed.fatbin");
+    const UNITS: [&[u8]; 2] = [
+        include_bytes!("../../../fatbin/tests/data/rdc.fatbin"),
+        include_bytes!("../../../fatbin/tests/data/size.fatbin"),
+    ];
+
+    /// As nvcc has it in a program.
+    #[repr(C)]
+    struct InMemory {
+        magic: u32,
+        version: u32,
+        fatbinary: *const u8,
+        extra: *const *const u8,
+    }
+
+    fn sent(version: u32, units: &[*const u8]) -> Vec<u8> {
+        let magic = 0x4662_43B1;
+        let extra = if units.is_empty() { std::ptr::null() } else { units.as_ptr() };
+        let wrapper = InMemory { magic, version, fatbinary: LINKED.as_ptr(), extra };
+        for address in units.iter().chain([&wrapper.fatbinary]) {
+            let _ = address.expose_provenance();
+        }
+        let _ = wrapper.extra.expose_provenance();
+        // SAFETY: all that it leads to is there.
+        unsafe { bytes_at((&raw const wrapper).cast()) }.unwrap().into_owned()
+    }
+
+    #[test]
+    fn what_code_was_linked_of_is_sent_with_it() {
+        let units = [UNITS[0].as_ptr(), UNITS[1].as_ptr(), std::ptr::null()];
+        let alone = UNITS.map(|unit| Fatbinary::parse(unit).unwrap().ptx_alone());
+        assert_eq!(sent(2, &units), [LINKED, &alone[0], &alone[1]].concat());
+        assert_eq!(sent(2, &[]), LINKED);
+        assert_eq!(sent(1, &units), LINKED, "a file's name is there in the first version");
+    }
 }
