@@ -143,15 +143,15 @@ pub enum OpenError {
 #[non_exhaustive]
 pub enum WriteError {
     /// There is no room.
-    #[error("the store is full: {operation}: remove images, or choose another --store")]
+    #[error(
+        "the store is full: {operation}: make room there (`dormouse prune --dry-run` says what its images would give back), or use another store"
+    )]
     Full {
         /// The operation that found out.
         operation: MediaError,
     },
     /// The store may not be written.
-    #[error(
-        "the store is not writable: {operation}: check its permissions and mount, or choose another --store"
-    )]
+    #[error("the store is not writable: {operation}: check its permissions and mount, or use another store")]
     NotWritable {
         /// The operation that found out.
         operation: MediaError,

@@ -85,9 +85,16 @@ fn store(access: &Access) -> Check {
     }
     let at = &access.at;
     let Some(dir) = at.as_folder() else { return found("store", format!("{at}: reached")) };
-    let there = if dir.exists() { "writable" } else { "not there yet; the first checkpoint makes it" };
     let free = dir.ancestors().find_map(|place| rustix::fs::statvfs(place).ok());
     let free = free.map_or(0, |place| place.f_bavail.saturating_mul(place.f_frsize));
+    if free == 0 {
+        let detail = format!(
+            "{}: 0 B free; make room there, or choose another with --store or DORMOUSE_STORE",
+            dir.display()
+        );
+        return missing("store", detail);
+    }
+    let there = if dir.exists() { "writable" } else { "not there yet; the first checkpoint makes it" };
     found("store", format!("{}: {there}, {} free", dir.display(), HumanBytes(free)))
 }
 
