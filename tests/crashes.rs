@@ -131,7 +131,7 @@ fn undisturbed() -> anyhow::Result<Vec<u8>> {
 fn crash(victim: Victim, part: f64, native: &[u8]) -> anyhow::Result<bool> {
     let stage = Stage::new("crash")?;
     let place = stage.place();
-    let job = stage.started(GUEST, &ARGS)?;
+    let job = stage.held(GUEST, &ARGS)?;
     let begun = Instant::now();
     let first = stage.checkpoint(After::LeaveRunning)?;
     let delay = if victim.is_visitor() { VISIT } else { begun.elapsed() }.mul_f64(part);
@@ -161,6 +161,7 @@ fn crash(victim: Victim, part: f64, native: &[u8]) -> anyhow::Result<bool> {
     let (all, listed) = (place.processes(&job)?, Instant::now());
     let killed = killed.map_or(Ok(false), kill)?;
     let output = checkpoint.wait_with_output().context("cannot wait for dormouse checkpoint")?;
+    stage.let_end()?;
     let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
     ensure!(!said.contains("panicked"), "{said}");
     let finished = job.finish()?;
@@ -198,8 +199,9 @@ fn crash(victim: Victim, part: f64, native: &[u8]) -> anyhow::Result<bool> {
 fn crash_of_restart(victim: Victim, part: f64, native: &[u8]) -> anyhow::Result<bool> {
     let stage = Stage::new("restart")?;
     let place = stage.place();
-    let job = stage.started(GUEST, &ARGS)?;
+    let job = stage.held(GUEST, &ARGS)?;
     let image = stage.checkpoint(After::Stop)?;
+    stage.let_end()?;
     let printed = job.finish()?.stdout;
     let begun = Instant::now();
     let first = first_line(place.restart(&image)?)?;

@@ -94,34 +94,41 @@ unsafe fn bytes_at<'a>(image: *const u8) -> CuResult<Cow<'a, [u8]>> {
         (_, bytes) => bytes,
     };
     // SAFETY: so does all that one of its version says it was linked of.
-    let units = unsafe { units_of(&wrapper) }?;
+    let units = unsafe { units_of(&wrapper) };
     Ok(if units.is_empty() { bytes.into() } else { [bytes, &units].concat().into() })
 }
 
-/// What relocatable code was linked of (`nvcc -rdc=true`), of which it is machine code: a fatbinary with the PTX of each object, one behind the other; nothing where none has any.
+/// What relocatable code was linked of (`nvcc -rdc=true`), of which it is machine code: a fatbinary with the PTX of each object, one behind the other; nothing where none has any,
+/// or one cannot be read, which is no reason not to load what was linked.
 ///
 /// # Safety
 /// The wrapper must be a whole one of this process.
-unsafe fn units_of(wrapper: &Wrapper) -> CuResult<Vec<u8>> {
+unsafe fn units_of(wrapper: &Wrapper) -> Vec<u8> {
     /// `FATBINC_LINK_VERSION`
     const LINKED: u32 = 2;
     let (mut units, mut has_ptx) = (Vec::new(), false);
     if wrapper.version != LINKED || wrapper.extra == 0 {
-        return Ok(units);
+        return units;
     }
     let mut next: *const *const u8 = std::ptr::with_exposed_provenance(wrapper.extra as usize);
     loop {
         // SAFETY: an array of addresses, which ends behind the first that is NULL.
         let unit = unsafe { next.read() };
         if unit.is_null() {
-            return Ok(if has_ptx { units } else { Vec::new() });
+            return if has_ptx { units } else { Vec::new() };
         }
         // SAFETY: each is one of a whole image.
-        let (_, bytes) = unsafe { whole(unit) }?;
-        let unit = Fatbinary::parse(bytes).map_err(|error| {
-            log::message(Level::Error, format_args!("what device code was linked of: {error}"));
-            CuError::INVALID_IMAGE
-        })?;
+        let Ok((_, bytes)) = (unsafe { whole(unit) }) else { return Vec::new() };
+        let unit = match Fatbinary::parse(bytes) {
+            Ok(unit) => unit,
+            Err(error) => {
+                log::message(
+                    Level::Warn,
+                    format_args!("what device code was linked of is not used: {error}"),
+                );
+                return Vec::new();
+            }
+        };
         has_ptx |= !unit.architectures().ptx.is_empty();
         units.extend(unit.ptx_alone());
         // SAFETY: the array goes on.
@@ -188,5 +195,9 @@ mod tests {
         assert_eq!(sent(2, &units), [LINKED, &alone[0], &alone[1]].concat());
         assert_eq!(sent(2, &[]), LINKED);
         assert_eq!(sent(1, &units), LINKED, "a file's name is there in the first version");
+        // What cannot be read is no reason not to load what was linked.
+        let mut damaged = UNITS[0].to_vec();
+        damaged[16..24].fill(0xff);
+        assert_eq!(sent(2, &[damaged.as_ptr(), std::ptr::null()]), LINKED);
     }
 }

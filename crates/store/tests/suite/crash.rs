@@ -142,7 +142,7 @@ fn a_full_or_read_only_store_is_said_to_be_so() {
             if let Some(error) = error {
                 assert!(is(&error), "operation {n}: {error:?}");
                 let message = error.to_string();
-                assert!(message.contains(words) && message.contains("--store"), "{message}");
+                assert!(message.contains(words) && message.contains("another store"), "{message}");
                 assert!(message.contains("/sim/"), "{message} names no file");
                 failures += 1;
             }
