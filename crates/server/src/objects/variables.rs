@@ -46,7 +46,10 @@ impl CodeFacts {
             Ok(Some(code)) => code,
         };
         // The driver may take a fatbinary's PTX all the same.
-        let ptx = if let Image::Fatbinary(all) = &image { all.ptx(capability).ok().flatten() } else { None };
+        let ptx = match (&code, &image) {
+            (Code::Cubin(_), Image::Fatbinary(all)) => all.ptx(capability).ok().flatten(),
+            _ => None,
+        };
         let (facts, exact) = match &code {
             Code::Cubin(bytes) => (ModuleFacts::of_cubin(bytes), ptx.is_none()),
             Code::Ptx(text) => (ModuleFacts::of_ptx_text(text), false),

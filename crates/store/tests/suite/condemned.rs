@@ -7,28 +7,34 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
-use crate::removing::{assert_sound, assert_tidy, pack_bytes, three, three_on};
+use crate::removing::{assert_sound, assert_tidy, pack_bytes, three, three_on, writer};
 use crate::support::fault::Fault;
 use crate::support::hook::Hook;
-use crate::support::sample::{assert_sample, checkpoint, manifest, objects, options, write_objects};
+use crate::support::sample::{assert_sample, checkpoint, manifest, objects, write_objects};
 use crate::support::sim::{Sim, Unsynced};
-use image::{Compress, ImageId};
+use image::ImageId;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use store::media::{Dir, Media};
-use store::{ChunkWriter, Draft, Image, Store, WriteOptions};
+use store::{ChunkWriter, Draft, Image, Store};
 
 const FILE: &str = "index/condemned";
-
-fn writer(draft: &Draft) -> ChunkWriter {
-    draft.writer(&WriteOptions { pack_len: 1, ..options(Compress::Lz4) }).unwrap()
-}
 
 /// Finishes an image; says how many bytes of it the store did not have.
 fn finish(draft: Draft, writer: ChunkWriter, number: u64) -> u64 {
     write_objects(&writer, &objects(number)).unwrap();
     draft.publish(manifest("job", number), vec![writer.finish().unwrap()]).unwrap().stored.new
+}
+
+/// A store of three, and a draft for which what the first of them alone needs is condemned, if it is to be.
+fn three_with(is_condemned: bool) -> (Arc<Sim>, Store, Vec<ImageId>, Option<Draft>) {
+    let (medium, store, images) = three();
+    let earlier = is_condemned.then(|| store.begin().unwrap());
+    if is_condemned {
+        assert!(store.remove(&images[..1]).unwrap().waiting > 0);
+    }
+    (Arc::new(medium), store, images, earlier)
 }
 
 #[test]
@@ -78,12 +84,7 @@ fn what_a_draft_has_counted_on_is_condemned_no_more() {
 fn a_removal_may_come_between_any_two_steps_of_a_checkpoint() {
     for (is_condemned, number) in [(false, 5), (true, 0)] {
         for n in 0.. {
-            let (medium, steady, images) = three();
-            let medium = Arc::new(medium);
-            let earlier = is_condemned.then(|| steady.begin().unwrap());
-            if is_condemned {
-                assert!(steady.remove(&images[..1]).unwrap().waiting > 0);
-            }
+            let (medium, steady, images, earlier) = three_with(is_condemned);
             let (other, first) = (steady.clone(), images[0]);
             let hook = Hook::any(medium.clone(), n, move || {
                 drop(earlier);
@@ -112,12 +113,7 @@ fn a_removal_may_come_between_any_two_steps_of_a_checkpoint() {
 fn a_draft_may_do_anything_between_any_two_steps_of_a_removal() {
     for is_condemned in [false, true] {
         for n in 0.. {
-            let (medium, steady, images) = three();
-            let medium = Arc::new(medium);
-            let earlier = is_condemned.then(|| steady.begin().unwrap());
-            if is_condemned {
-                assert!(steady.remove(&images[..1]).unwrap().waiting > 0);
-            }
+            let (medium, steady, images, earlier) = three_with(is_condemned);
             let draft = steady.begin().unwrap();
             drop(earlier);
             let hook = Hook::any(medium.clone(), n, move || {

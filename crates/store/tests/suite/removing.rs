@@ -10,7 +10,7 @@ use crate::support::sample::{assert_sample, checkpoint, manifest, objects, optio
 use crate::support::sim::{Sim, Unsynced};
 use image::{Compress, ImageId};
 use store::media::Media;
-use store::{FindError, Keep, Pruned, Store, WriteOptions};
+use store::{ChunkWriter, Draft, FindError, Keep, Pruned, Store, WriteOptions};
 
 fn open(medium: &Sim) -> Store {
     Store::open_media(Arc::new(medium.clone())).unwrap()
@@ -23,11 +23,16 @@ pub fn three() -> (Sim, Store, Vec<ImageId>) {
     (medium, store, images)
 }
 
+/// A writer that puts each chunk into a pack of its own.
+pub fn writer(draft: &Draft) -> ChunkWriter {
+    draft.writer(&WriteOptions { pack_len: 1, ..options(Compress::Lz4) }).unwrap()
+}
+
 pub fn three_on(medium: Arc<dyn Media>) -> (Store, Vec<ImageId>) {
     let store = Store::open_or_create_media(medium).unwrap();
     let take = |number| {
         let draft = store.begin().unwrap();
-        let writer = draft.writer(&WriteOptions { pack_len: 1, ..options(Compress::Lz4) }).unwrap();
+        let writer = writer(&draft);
         write_objects(&writer, &objects(number)).unwrap();
         draft.publish(manifest("job", number), vec![writer.finish().unwrap()]).unwrap().id
     };
