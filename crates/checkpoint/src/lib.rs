@@ -39,7 +39,7 @@ pub use record::JobRecord;
 pub use regular::{Regularly, When};
 pub use steer::Watching;
 pub use stores::{
-    check_store, copy_failure, existing_store, find_image, open_failure, open_or_create_store, open_store,
-    prune_images, remove_images,
+    Removing, check_store, copy_failure, existing_store, find_image, open_failure, open_or_create_store,
+    open_store, prune_images, removal_failure, remove_images,
 };
 pub use way_back::{Newest, quoted};

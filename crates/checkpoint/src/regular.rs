@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use store::report::ImageSummary;
-use store::{Pruned, Removal};
+use store::{CopyOptions, Pruned, Removal, Repack};
 
 /// When to take them, and which to keep.
 #[derive(Clone, PartialEq, Debug)]
@@ -134,7 +134,7 @@ impl Supervisor {
         match taken {
             Ok(report) => {
                 tracing::info!("image {}: stopped for {:.0} ms", report.image, report.stall_ms);
-                self.prune(regularly.keep_last);
+                self.prune(regularly.keep_last, report.written);
             }
             // Somebody else is taking one: that does as well.
             Err(failure) if failure.kind == Kind::Busy => {}
@@ -145,15 +145,18 @@ impl Supervisor {
     }
 
     /// Removes older images, and what they alone needed. Where others use the store, that is tried again for a while: the job goes on meanwhile.
-    fn prune(&self, keep_last: Option<u32>) {
+    /// What lies unused in packs that are needed in part is never much more than what is needed: for so many bytes as were `written` last as many more may be.
+    fn prune(&self, keep_last: Option<u32>, written: u64) {
         let Some(last) = keep_last else { return };
+        let how = CopyOptions { threads: 2, pack_len: 64 << 20 };
+        let repack = Repack { max_unused: 1.0, most: written.max(how.pack_len), how };
         for tries in 1.. {
             let pruned = open_store(&self.store).and_then(|store| {
                 let ours = |image: &ImageSummary| {
                     image.created_ns < self.facts.started_ns || self.has_published(image.id)
                 };
-                let pruned = store.prune_regular(self.facts.lineage, last, ours);
-                pruned.map_err(crate::stores::removal_failure)
+                let pruned = store.prune_regular(self.facts.lineage, last, &repack, ours);
+                pruned.map_err(crate::removal_failure)
             });
             match pruned {
                 Ok(Pruned { removal: Removal { kept: Some(kept), .. }, .. }) => {

@@ -8,7 +8,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 use store::{
-    Access, CopyError, DamagedImage, FindError, Keep, OpenError, Pruned, Removal, Store, WriteError,
+    Access, CopyError, DamagedImage, FindError, Keep, OpenError, Pruned, Removal, Repack, Store, WriteError,
 };
 
 /// Opens a store that must be there.
@@ -80,12 +80,34 @@ fn find_failure(error: &FindError) -> Failure {
     Failure::new(kind, Chain(error).to_string())
 }
 
-/// Removes the images that `references` mean, if all of them are there, and frees what no image needs; with `dry`, only says what that would
-/// be.
+/// How images are removed, and what no other needs.
+pub struct Removing<'a> {
+    /// Whether it is only to be said what that would be.
+    pub dry: bool,
+    /// How much may be left unused.
+    pub repack: Repack,
+    /// Told of how many bytes have been written anew, of how many.
+    pub progress: &'a mut dyn FnMut(u64, u64),
+}
+
+impl Removing<'_> {
+    fn remove(self, store: &Store, images: &[ImageId]) -> Result<Removal, WriteError> {
+        match self.dry {
+            true => store.would_remove_and_repack(images, &self.repack),
+            false => store.remove_and_repack(images, &self.repack, self.progress),
+        }
+    }
+}
+
+/// Removes the images that `references` mean, if all of them are there, and frees what no image needs.
 ///
 /// # Errors
 /// [`Kind::NotFound`], [`Kind::Store`] when the store cannot be changed.
-pub fn remove_images(store: &Store, references: &[String], dry: bool) -> Result<Removal, Failure> {
+pub fn remove_images(
+    store: &Store,
+    references: &[String],
+    removing: Removing<'_>,
+) -> Result<Removal, Failure> {
     let found = references.iter().map(|reference| {
         let failure = |error: &FindError| match error {
             FindError::NotFound { .. } | FindError::TooShort { .. } if has_job(store, reference) => {
@@ -102,20 +124,24 @@ pub fn remove_images(store: &Store, references: &[String], dry: bool) -> Result<
     let mut images = found.collect::<Result<Vec<_>, _>>()?;
     images.sort_unstable();
     images.dedup();
-    let removed = if dry { store.would_remove(&images) } else { store.remove(&images) };
-    removed.map_err(removal_failure)
+    removing.remove(store, &images).map_err(removal_failure)
 }
 
 fn has_job(store: &Store, name: &str) -> bool {
     store.list().is_ok_and(|listing| listing.images.iter().any(|image| image.job == name))
 }
 
-/// Removes the images that are not to be kept, of one job or of all, and frees what no image needs; with `dry`, only says what that would be.
+/// Removes the images that are not to be kept, of one job or of all, and frees what no image needs.
 ///
 /// # Errors
 /// [`Kind::NotFound`] when there is no image of that job, [`Kind::Store`] when the store cannot be changed.
-pub fn prune_images(store: &Store, job: Option<&str>, keep: &Keep, dry: bool) -> Result<Pruned, Failure> {
-    let pruned = store.prune(job, keep, dry).map_err(removal_failure)?;
+pub fn prune_images(
+    store: &Store,
+    job: Option<&str>,
+    keep: &Keep,
+    removing: Removing<'_>,
+) -> Result<Pruned, Failure> {
+    let pruned = store.prune(job, keep, |gone| removing.remove(store, gone)).map_err(removal_failure)?;
     match job {
         Some(job) if pruned.kept_images.is_empty() && pruned.removal.images.is_empty() => {
             Err(find_failure(&FindError::NotFound { reference: job.to_owned(), dir: store.dir() }))
@@ -124,7 +150,9 @@ pub fn prune_images(store: &Store, job: Option<&str>, keep: &Keep, dry: bool) ->
     }
 }
 
-pub(crate) fn removal_failure(error: WriteError) -> Failure {
+/// Images that cannot be removed, with the kind of failure that it is.
+#[must_use]
+pub fn removal_failure(error: WriteError) -> Failure {
     match error {
         WriteError::Read(error) => read_failure(error),
         error => write_failure(error),

@@ -152,7 +152,11 @@ fn images_are_as_documented() {
     let empty = draft.publish(manifest(), Vec::new()).unwrap().id.to_string();
     let diffs = [differ(&first, &second), differ(&first, &empty), differ(&empty, &first)];
     check("`dormouse diff`", &diffs.each_ref().map(|diff| diff as &dyn erased::Json), Fields::new());
-    rm::run(&flags::Rm { images: vec![empty], dry_run: false, store: place(), json: json() }).unwrap();
+    let rm = |image: &str, dry_run: bool| {
+        let (images, unused) = (vec![image.to_owned()], flags::Unused { max_unused: 0.1 });
+        rm::run(&flags::Rm { images, unused, dry_run, store: place(), json: json() })
+    };
+    rm(&empty, false).unwrap();
     let pruned = |keep_last: u32| {
         let keep = flags::Prune {
             job: None,
@@ -161,6 +165,7 @@ fn images_are_as_documented() {
             keep_daily: 0,
             keep_weekly: 0,
             keep_monthly: 0,
+            unused: flags::Unused { max_unused: 0.1 },
             dry_run: true,
             store: place(),
             json: json(),
@@ -190,13 +195,10 @@ fn images_are_as_documented() {
     for length in [200, 70] {
         truncate(&folder.path().join(format!("images/{}.img", publish(&store, manifest(), 3))), length);
     }
-    let rm = |image: &str| {
-        rm::run(&flags::Rm { images: vec![image.to_owned()], dry_run: true, store: place(), json: json() })
-    };
     check(
         "`dormouse rm`",
         &[
-            &rm(&first[..8]).unwrap(),
+            &rm(&first[..8], true).unwrap(),
             &rm::Removed { removal: store.would_remove(&listed_damage(&store)).unwrap(), dry_run: true },
         ],
         Fields::new(),

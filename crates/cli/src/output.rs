@@ -3,8 +3,9 @@
 use crate::exit;
 use checkpoint::supervisor::Ended;
 use checkpoint::{Failure, Kind, Moved};
+use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
 /// A result that can be shown to a person; its JSON is its serde form.
@@ -42,6 +43,18 @@ pub fn finish<T: Show>(json: bool, result: Result<T, Failure>) -> ExitCode {
         (_, Ok(value)) => value.code(),
         (_, Err(failure)) => exit::of(&failure),
     }
+}
+
+/// A bar for so many bytes of long work, where somebody looks on.
+pub fn bytes_bar(total: u64, json: bool) -> ProgressBar {
+    let visible = io::stderr().is_terminal() && !json;
+    let bar = if visible { ProgressBar::new(total) } else { ProgressBar::hidden() };
+    if let Ok(style) =
+        ProgressStyle::with_template("{wide_bar} {bytes}/{total_bytes}, {binary_bytes_per_sec}, {eta} left")
+    {
+        bar.set_style(style);
+    }
+    bar
 }
 
 /// Says what went wrong, on stderr.

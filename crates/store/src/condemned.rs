@@ -77,6 +77,11 @@ impl Sentences {
         !self.alive.is_empty()
     }
 
+    /// Whether a pack that an index names was to go before, and waits.
+    pub(crate) fn is_condemned(&self, pack: &PackId) -> bool {
+        self.named.contains_key(pack)
+    }
+
     /// Whether a pack that an index names, and of which no image needs anything, goes now. If not, it is condemned.
     pub(crate) fn named_goes(&mut self, pack: PackId, bytes: u64) -> bool {
         let waits_for = self.named.get(&pack).cloned();

@@ -1,7 +1,7 @@
 //! Which of a job's images to keep, as restic's `forget` has it: the newest of each of the last hours, days, weeks, months in which there are any.
 
 use crate::report::ImageSummary;
-use crate::{Listing, Removal, Store, WriteError};
+use crate::{Listing, Removal, Repack, Store, WriteError};
 use image::{ImageId, Lineage};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -75,15 +75,18 @@ fn month(day: u64) -> u64 {
 }
 
 impl Store {
-    /// Removes what is not to be kept of each job's images, or of one job's, and then what no image needs; with `dry`, only says what that would be.
-    /// Images that cannot be read are left alone.
+    /// Lets `remove` take away what is not to be kept of each job's images, or of one job's. Images that cannot be read are left alone.
     ///
     /// # Errors
-    /// As [`Store::list`]'s and [`Store::remove`]'s.
-    pub fn prune(&self, job: Option<&str>, keep: &Keep, dry: bool) -> Result<Pruned, WriteError> {
+    /// As [`Store::list`]'s and those of `remove`.
+    pub fn prune(
+        &self,
+        job: Option<&str>,
+        keep: &Keep,
+        remove: impl FnOnce(&[ImageId]) -> Result<Removal, WriteError>,
+    ) -> Result<Pruned, WriteError> {
         let (kept_images, gone) = self.list()?.divide(keep, |image| job.is_none_or(|job| image.job == job));
-        let removal = if dry { self.would_remove(&gone) } else { self.remove(&gone) }?;
-        Ok(Pruned { kept_images, removal })
+        Ok(Pruned { kept_images, removal: remove(&gone)? })
     }
 
     /// Removes of a job's images that nobody had asked for all but the newest, and then what no image needs. What somebody asked for stays, and is not counted;
@@ -91,17 +94,18 @@ impl Store {
     /// elsewhere, too.
     ///
     /// # Errors
-    /// As [`Store::prune`]'s.
+    /// As [`Store::list`]'s and [`Store::remove_and_repack`]'s.
     pub fn prune_regular(
         &self,
         job: Lineage,
         last: u32,
+        repack: &Repack,
         ours: impl Fn(&ImageSummary) -> bool,
     ) -> Result<Pruned, WriteError> {
         let keep = Keep { last, ..Keep::default() };
         let is_meant = |image: &ImageSummary| image.regular && image.lineage == Some(job) && ours(image);
         let (kept_images, gone) = self.list()?.divide(&keep, is_meant);
-        Ok(Pruned { kept_images, removal: self.remove(&gone)? })
+        Ok(Pruned { kept_images, removal: self.remove_and_repack(&gone, repack, &mut |_, _| {})? })
     }
 }
 

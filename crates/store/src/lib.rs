@@ -44,6 +44,7 @@ mod chunk_map;
 mod condemned;
 mod diff;
 mod error;
+mod inventory;
 mod keep;
 mod key;
 mod layout;
@@ -71,6 +72,6 @@ pub use remove::Removal;
 pub use store::Store;
 pub use verify::{Damage, DamagedObject, Verifier, VerifyProgress, VerifyReport};
 pub use write::{
-    ChunkWriter, CopiedImage, CopyOptions, CopyReport, Delivery, Draft, ObjectWriter, Receipt, UncopiedImage,
-    WriteOptions,
+    ChunkWriter, CopiedImage, CopyOptions, CopyReport, Delivery, Draft, ObjectWriter, Receipt, Repack,
+    UncopiedImage, WriteOptions,
 };

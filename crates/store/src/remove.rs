@@ -3,11 +3,12 @@
 use std::collections::{HashMap, HashSet};
 use std::io;
 
-use image::{ChunkId, ImageId, Index, PackId};
+use image::{ImageId, Index, PackId};
 use serde::Serialize;
 
 use crate::condemned::Sentences;
 use crate::error::is_unread;
+use crate::inventory::{Inventory, Untold};
 use crate::read::whole_pack;
 use crate::store::random_id;
 use crate::{FindError, ReadError, Store, WriteError, layout};
@@ -17,12 +18,14 @@ const IN_USE: &str = "somebody reads an image, copies to the store, removes imag
                       frees what no image needs";
 
 /// What became of a wish to remove images.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Removal {
     /// The images that are gone.
     pub images: Vec<ImageId>,
     /// Bytes of packs that no image needed any more, and that are gone too.
     pub freed: u64,
+    /// Bytes that were written anew for that: of packs of which images needed something.
+    pub rewritten: u64,
     /// Bytes of packs that no image needs, and that a later removal frees: checkpoints that are being written may count on them.
     pub waiting: u64,
     /// Why nothing else was freed, if so.
@@ -36,6 +39,13 @@ struct Unused {
     indexes: Vec<Index>,
     packs: Vec<PackId>,
     bytes: u64,
+}
+
+impl Removal {
+    /// Of which nothing was freed.
+    fn kept(why: String) -> Self {
+        Self { kept: Some(why), ..Self::default() }
+    }
 }
 
 impl Store {
@@ -75,16 +85,20 @@ impl Store {
                 }
             }
         }
-        let removal = |freed, waiting, kept| Removal { images: gone, freed, waiting, kept };
         // Durable before any chunk goes, also what was removed before this and never synced.
         self.on("sync", layout::IMAGES, |media| media.sync_folder(layout::IMAGES))?;
+        Ok(Removal { images: gone, ..self.free_unused(&HashSet::new())? })
+    }
+
+    /// Frees what no image needs, and those of these packs of which all that images need lies in others, too.
+    pub(crate) fn free_unused(&self, written_anew: &HashSet<PackId>) -> Result<Removal, WriteError> {
         let Some(_alone) = self.on("lock", layout::CONFIG, |media| media.lock(layout::CONFIG, false))? else {
-            return Ok(removal(0, 0, Some(IN_USE.to_owned())));
+            return Ok(Removal::kept(IN_USE.to_owned()));
         };
         // Nothing may be left that a writer who was taken for dead could publish.
         let alive = match self.remove_abandoned_drafts() {
             Ok(alive) => alive,
-            Err(error) => return Ok(removal(0, 0, Some(format!("{error}: nothing else is freed")))),
+            Err(error) => return Ok(Removal::kept(format!("{error}: nothing else is freed"))),
         };
         if alive.is_empty()
             && let Err(error) = self.media().end_uploads()
@@ -92,22 +106,24 @@ impl Store {
             tracing::debug!(%error, "uploads that were cut off could not be ended");
         }
         let mut sentences = Sentences::load(self, alive)?;
-        match self.unused(&[], &mut sentences)? {
-            Ok(unused) => {
-                // What somebody else has removed meanwhile must not come back either.
-                self.on("sync", layout::IMAGES, |media| media.sync_folder(layout::IMAGES))?;
-                self.free(&unused)?;
-                let waiting = sentences.bytes;
-                // Behind that: who sees a pack no longer condemned finds no index that names it.
-                match sentences.changed().map_or(Ok(()), |condemned| self.condemn(&condemned)) {
-                    Ok(()) => Ok(removal(unused.bytes, waiting, None)),
-                    // On a full disk what goes has gone all the same.
-                    Err(error) => {
-                        Ok(removal(unused.bytes, 0, Some(format!("{error}: what waits could not be noted"))))
-                    }
-                }
+        let found = self.inventory(&[]).and_then(|has| self.unused(has, written_anew, &mut sentences));
+        let unused = match found {
+            Ok(unused) => unused,
+            Err(Untold::Kept(why)) => return Ok(Removal::kept(why)),
+            Err(Untold::Failed(error)) => return Err(error),
+        };
+        // What somebody else has removed meanwhile must not come back either.
+        self.on("sync", layout::IMAGES, |media| media.sync_folder(layout::IMAGES))?;
+        self.free(&unused)?;
+        let removal = Removal { freed: unused.bytes, ..Removal::default() };
+        let waiting = sentences.bytes;
+        // Behind that: who sees a pack no longer condemned finds no index that names it.
+        match sentences.changed().map_or(Ok(()), |condemned| self.condemn(&condemned)) {
+            Ok(()) => Ok(Removal { waiting, ..removal }),
+            // On a full disk what goes has gone all the same.
+            Err(error) => {
+                Ok(Removal { kept: Some(format!("{error}: what waits could not be noted")), ..removal })
             }
-            Err(kept) => Ok(removal(0, 0, Some(kept))),
         }
     }
 
@@ -117,16 +133,12 @@ impl Store {
     /// As [`Store::remove`].
     pub fn would_remove(&self, images: &[ImageId]) -> Result<Removal, WriteError> {
         let images = self.only_there(images)?;
-        let (freed, kept) = match self.unused(&images, &mut Sentences::default())? {
-            Ok(unused) => (unused.bytes, None),
-            Err(kept) => (0, Some(kept)),
-        };
-        Ok(Removal { images, freed, waiting: 0, kept })
-    }
-
-    fn image_ids(&self) -> Result<Vec<ImageId>, ReadError> {
-        let names = self.on("list", layout::IMAGES, |media| media.list(layout::IMAGES))?;
-        Ok(names.iter().filter_map(|name| layout::image_of(name)).collect())
+        let found = self.inventory(&images);
+        match found.and_then(|has| self.unused(has, &HashSet::new(), &mut Sentences::default())) {
+            Ok(unused) => Ok(Removal { images, freed: unused.bytes, ..Removal::default() }),
+            Err(Untold::Kept(why)) => Ok(Removal { images, ..Removal::kept(why) }),
+            Err(Untold::Failed(error)) => Err(error),
+        }
     }
 
     fn only_there(&self, images: &[ImageId]) -> Result<Vec<ImageId>, ReadError> {
@@ -134,48 +146,25 @@ impl Store {
         Ok(images.iter().copied().filter(|image| there.contains(image)).collect())
     }
 
-    /// What no image but these needs, and goes now; why that cannot be told, where something cannot be read.
+    /// What goes now of what there is; why that cannot be told, where something cannot be read.
     fn unused(
         &self,
-        without: &[ImageId],
+        mut has: Inventory,
+        written_anew: &HashSet<PackId>,
         sentences: &mut Sentences,
-    ) -> Result<Result<Unused, String>, WriteError> {
-        let mut used: HashSet<ChunkId> = HashSet::new();
-        for id in self.image_ids()?.into_iter().filter(|id| !without.contains(id)) {
-            match self.manifest(&id) {
-                Ok(manifest) => used.extend(manifest.chunks().map(|(id, _)| id)),
-                // Removed since it was listed.
-                Err(ReadError::NoImage { .. }) => {}
-                Err(error) => {
-                    return Ok(Err(format!(
-                        "what image {id} needs cannot be told, so nothing else is freed: {error}, or remove it too"
-                    )));
-                }
-            }
-        }
-        let (mut unused, mut lost) = (Unused::default(), Vec::new());
+    ) -> Result<Unused, Untold> {
+        let replaced = has.replaced(|pack| written_anew.contains(pack) || sentences.is_condemned(pack));
+        let mut unused = Unused::default();
         let (mut named, mut kept) = (HashSet::new(), HashSet::new());
         // A pack that two indexes name is sentenced once.
         let mut sentenced: HashMap<PackId, bool> = HashMap::new();
-        let names = self.on("list", layout::INDEX, |media| media.list(layout::INDEX))?;
-        for image in names.iter().filter_map(|name| layout::index_of(name)) {
-            let mut index = match self.read_file(&layout::index(image), |file| Index::read(file)) {
-                Ok(index) if index.image == image => index,
-                Err(error) if error.is_newer() || error.is_unread() => {
-                    return Ok(Err(format!("{error}: nothing else is freed; {}", self.way_out())));
-                }
-                // Its packs say themselves what they hold.
-                Ok(_) | Err(_) => {
-                    lost.push(image);
-                    continue;
-                }
-            };
+        for mut index in std::mem::take(&mut has.indexes) {
             let before = index.packs.len();
             named.extend(index.packs.iter().map(|pack| pack.id));
             // The manifest of a draft may come behind its index.
-            if !sentences.is_alive(&image) {
+            if !sentences.is_alive(&index.image) {
                 index.packs.retain(|pack| {
-                    pack.entries.iter().any(|entry| used.contains(&entry.id))
+                    has.needs(pack) && !replaced.contains(&pack.id)
                         || !*sentenced
                             .entry(pack.id)
                             .or_insert_with(|| sentences.named_goes(pack.id, pack.file_len))
@@ -186,51 +175,39 @@ impl Store {
                 unused.indexes.push(index);
             }
         }
-        let lengths = self.on("list", layout::PACKS, |media| media.lengths(layout::PACKS))?;
-        let packs = || lengths.iter().filter_map(|(name, len)| Some((layout::pack_of(name)?, len)));
-        if !lost.is_empty() && sentences.is_anybody_alive() {
-            return Ok(Err(self.not_now(&lost)));
-        }
-        if !lost.is_empty() {
-            // Of those that cannot be opened there is no length.
-            let names = self.on("list", layout::PACKS, |media| media.list(layout::PACKS))?;
-            let all = names.iter().filter_map(|name| layout::pack_of(name));
-            match self.indexes_anew(&lost, all.filter(|id| !named.contains(id)), &used) {
-                Ok(indexes) => {
-                    kept.extend(indexes.iter().flat_map(|index| &index.packs).map(|pack| pack.id));
-                    unused.indexes.extend(indexes);
-                }
-                Err(why) => return Ok(Err(why)),
+        if !has.lost.is_empty() {
+            if sentences.is_anybody_alive() {
+                return Err(Untold::Kept(self.not_now(&has.lost)));
             }
+            let indexes = self.indexes_anew(&has, &named)?;
+            kept.extend(indexes.iter().flat_map(|index| &index.packs).map(|pack| pack.id));
+            unused.indexes.extend(indexes);
         }
         // Packs that no index names are of a writer that was killed between two steps.
-        for (pack, len) in packs().filter(|(id, _)| !kept.contains(id)) {
+        for (pack, len) in has.lengths.into_iter().filter(|(id, _)| !kept.contains(id)) {
             if named.contains(&pack) || sentences.unnamed_goes(pack) {
                 unused.packs.push(pack);
                 unused.bytes += len;
             }
         }
-        Ok(Ok(unused))
+        Ok(unused)
     }
 
-    /// What is to be in the place of damaged indexes: the first names all packs that are `used` and that they may have named, as their trailers
+    /// What is to be in the place of damaged indexes: the first names all packs that are needed and that they may have named, as their trailers
     /// have it, so that the others need not be. Why not, where a pack does not say what it holds.
-    fn indexes_anew(
-        &self,
-        lost: &[ImageId],
-        unnamed: impl Iterator<Item = PackId>,
-        used: &HashSet<ChunkId>,
-    ) -> Result<Vec<Index>, String> {
+    fn indexes_anew(&self, has: &Inventory, named: &HashSet<PackId>) -> Result<Vec<Index>, Untold> {
+        // Of those that cannot be opened there is no length.
+        let names = self.on("list", layout::PACKS, |media| media.list(layout::PACKS))?;
         let mut packs = Vec::new();
-        for id in unnamed {
+        for id in names.iter().filter_map(|name| layout::pack_of(name)).filter(|id| !named.contains(id)) {
             let path = layout::pack(id);
-            let (_, pack) =
-                whole_pack(self, &path, id).map_err(|error| self.not_anew(lost, &path, &error))?;
-            if pack.entries.iter().any(|entry| used.contains(&entry.id)) {
+            let (_, pack) = whole_pack(self, &path, id)
+                .map_err(|error| Untold::Kept(self.not_anew(&has.lost, &path, &error)))?;
+            if has.needs(&pack) {
                 packs.push(pack);
             }
         }
-        Ok(lost.iter().map(|image| Index { image: *image, packs: std::mem::take(&mut packs) }).collect())
+        Ok(has.lost.iter().map(|image| Index { image: *image, packs: std::mem::take(&mut packs) }).collect())
     }
 
     /// Damaged indexes, as the user knows them.
@@ -264,11 +241,6 @@ impl Store {
         )
     }
 
-    /// What helps where a store cannot be mended.
-    fn way_out(&self) -> String {
-        format!("`dormouse copy {} NEWSTORE` saves the images that can be read", self.dir().display())
-    }
-
     /// Indexes first: what they name is there.
     fn free(&self, unused: &Unused) -> Result<(), WriteError> {
         for index in &unused.indexes {
@@ -279,7 +251,8 @@ impl Store {
                 self.replace_index(index)?;
             }
         }
-        if !unused.indexes.is_empty() {
+        // Also what a removal that failed has replaced and never synced.
+        if !unused.indexes.is_empty() || !unused.packs.is_empty() {
             self.on("sync", layout::INDEX, |media| media.sync_folder(layout::INDEX))?;
         }
         for pack in &unused.packs {

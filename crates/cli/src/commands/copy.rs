@@ -2,15 +2,15 @@
 
 use super::access;
 use crate::flags::Copy;
-use crate::output::Show;
+use crate::output::{Show, bytes_bar};
 use checkpoint::{
     Failure, Kind, copy_failure, existing_store, find_image, open_failure, open_or_create_store, open_store,
     read_failure,
 };
 use image::ImageId;
-use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
+use indicatif::HumanBytes;
 use serde::Serialize;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::process::ExitCode;
 use store::{Access, CopiedImage, CopyOptions, CopyReport, Location, Store, UncopiedImage};
 
@@ -121,13 +121,7 @@ fn copy(
     json: bool,
 ) -> Result<CopyReport, Failure> {
     let total = planned.images.iter().map(|image| image.written).sum();
-    let visible = io::stderr().is_terminal() && !json;
-    let bar = if visible { ProgressBar::new(total) } else { ProgressBar::hidden() };
-    if let Ok(style) =
-        ProgressStyle::with_template("{wide_bar} {bytes}/{total_bytes}, {binary_bytes_per_sec}, {eta} left")
-    {
-        bar.set_style(style);
-    }
+    let bar = bytes_bar(total, json);
     let copied = from.copy_to(to, images, &CopyOptions::default(), &mut |bytes| bar.inc(bytes));
     bar.finish_and_clear();
     copied.map_err(copy_failure)

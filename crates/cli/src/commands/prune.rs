@@ -1,6 +1,6 @@
 //! `dormouse prune`
 
-use super::rm::Removed;
+use super::rm::{Removed, with_progress};
 use super::store_access;
 use crate::flags::Prune;
 use crate::output::Show;
@@ -31,7 +31,10 @@ pub fn run(flags: &Prune) -> Result<Answer, Failure> {
         return Err(Failure::new(Kind::Usage, what));
     }
     let store = open_store(&store_access(&flags.store)?)?;
-    let Pruned { kept_images, removal } = prune_images(&store, flags.job.as_deref(), &keep, flags.dry_run)?;
+    let Pruned { kept_images, removal } =
+        with_progress(&flags.unused, flags.dry_run, flags.json.json, |removing| {
+            prune_images(&store, flags.job.as_deref(), &keep, removing)
+        })?;
     Ok(Answer { kept_images, removed: Removed { removal, dry_run: flags.dry_run } })
 }
 

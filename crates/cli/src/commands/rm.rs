@@ -1,16 +1,16 @@
 //! `dormouse rm`
 
 use super::store_access;
-use crate::flags::Rm;
-use crate::output::Show;
-use checkpoint::{Failure, open_store, remove_images};
+use crate::flags::{Rm, Unused};
+use crate::output::{Show, bytes_bar};
+use checkpoint::{Failure, Removing, open_store, remove_images};
 use indicatif::HumanBytes;
 use serde::Serialize;
 use std::io::{self, Write};
-use store::Removal;
+use store::{CopyOptions, Removal, Repack};
 
 /// Why nothing is freed where images are removed.
-const SHARED: &str = "other images have data in the same packs, which go with the last of them";
+const SHARED: &str = "other images have data in the same packs, which go with the last of them, or when more of them is unused (--max-unused)";
 
 /// When what waits goes.
 const WRITTEN: &str = "when the checkpoints that are being written now have ended";
@@ -25,13 +25,28 @@ pub struct Removed {
 /// Removes images.
 pub fn run(flags: &Rm) -> Result<Removed, Failure> {
     let store = open_store(&store_access(&flags.store)?)?;
-    let removal = remove_images(&store, &flags.images, flags.dry_run)?;
+    let removal = with_progress(&flags.unused, flags.dry_run, flags.json.json, |removing| {
+        remove_images(&store, &flags.images, removing)
+    })?;
     Ok(Removed { removal, dry_run: flags.dry_run })
+}
+
+/// Removes as the flags say, with a bar for what is written anew.
+pub fn with_progress<T>(unused: &Unused, dry: bool, json: bool, remove: impl FnOnce(Removing<'_>) -> T) -> T {
+    let bar = bytes_bar(0, json);
+    let progress = &mut |done, all| {
+        bar.set_length(all);
+        bar.set_position(done);
+    };
+    let repack = Repack { max_unused: unused.max_unused, most: u64::MAX, how: CopyOptions::default() };
+    let removed = remove(Removing { dry, repack, progress });
+    bar.finish_and_clear();
+    removed
 }
 
 impl Show for Removed {
     fn show(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Removal { images, freed, waiting, kept } = &self.removal;
+        let Removal { images, freed, rewritten, waiting, kept } = &self.removal;
         let would = if self.dry_run { "would be " } else { "" };
         images.iter().try_for_each(|image| writeln!(out, "image {image} {would}removed"))?;
         match kept {
@@ -44,6 +59,9 @@ impl Show for Removed {
             None => writeln!(out, "{} {would}freed", HumanBytes(*freed)),
             Some(why) => writeln!(out, "no room {would}freed: {why}"),
         }?;
+        if *rewritten > 0 {
+            writeln!(out, "{} of that {would}written anew, since images need it", HumanBytes(*rewritten))?;
+        }
         match waiting {
             0 => Ok(()),
             _ => writeln!(

@@ -2,6 +2,7 @@
 
 use super::{ManagedLayout, Rewritten};
 use fatbin::{Code, Image, ManagedVariable, ModuleFacts};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// What is known of a module's code.
@@ -68,21 +69,29 @@ impl CodeFacts {
             false => Ok(ManagedLayout::default()),
         };
         let allocates = facts.uses_heap();
-        let own = facts.variables.into_iter().filter(|variable| !variable.managed);
-        let variables = own.map(|variable| variable.name).collect();
+        let mut variables: BTreeSet<String> = own_variables(facts).collect();
         let rewritten = match (&code, &image) {
             (Code::Ptx(text), _) => Rewritten::of(text, allocates),
             (Code::Cubin(_), Image::Fatbinary(all)) => ptx.and_then(|ptx| {
                 // Machine code of another architecture than the PTX may have been compiled of other source text.
                 let is_same = all.cubin_for(capability).is_some_and(|entry| entry.arch == ptx.arch);
                 let allocates = allocates && is_same;
-                Rewritten::of(&Rewritten::source(&ptx, allocates)?, allocates)
+                let source = Rewritten::source(&ptx, allocates)?;
+                let rewritten = Rewritten::of(&source, allocates)?;
+                // What machine code and PTX call the objects' internal variables differs where they are linked.
+                variables.extend(ModuleFacts::of_ptx_text(&source).into_iter().flat_map(own_variables));
+                Some(rewritten)
             }),
             (Code::Cubin(_), _) => None,
         };
         let rewritten = rewritten.map(Arc::new);
+        let variables = variables.into_iter().collect();
         Self { variables, exact, managed, refusals, prints, allocates, rewritten }
     }
+}
+
+fn own_variables(facts: ModuleFacts) -> impl Iterator<Item = String> {
+    facts.variables.into_iter().filter(|variable| !variable.managed).map(|variable| variable.name)
 }
 
 fn managed(code: &Code<'_>) -> Result<ManagedLayout, String> {

@@ -136,6 +136,11 @@ impl Store {
         Ok(report)
     }
 
+    /// Holds the store so that nothing of it is removed; waits a while for who removes.
+    fn share_to_write(&self) -> Result<MediaLock, WriteError> {
+        Ok(self.on("lock", layout::CONFIG, |media| media.share(layout::CONFIG))?)
+    }
+
     /// A manifest, and the bytes that it is read from.
     pub(super) fn manifest_file(&self, image: &ImageId) -> Result<(Manifest, Vec<u8>), ReadError> {
         let manifest = self.manifest(image)?;
@@ -180,6 +185,7 @@ pub(super) struct Copier {
 }
 
 /// What the other store has: what its indexes said at first, and what was copied since.
+#[derive(Default)]
 pub(super) struct Target {
     pub(super) map: ChunkMap,
     /// Those of its chunks that can be used.
@@ -204,14 +210,23 @@ impl Target {
 
 impl Copier {
     pub(super) fn new(from: &Store, to: &Store, options: &CopyOptions) -> Result<Self, CopyError> {
-        let share = |store: &Store| store.on("lock", layout::CONFIG, |media| media.share(layout::CONFIG));
-        let shares = (
-            from.share_to_read().map_err(|error| CopyError::Source(error.into()))?,
-            share(to).map_err(WriteError::from)?,
-        );
+        let shares =
+            (from.share_to_read().map_err(|error| CopyError::Source(error.into()))?, to.share_to_write()?);
         let fetcher = Fetcher::new(from.clone(), ChunkMap::load(from).map_err(CopyError::Source)?);
         let (target, options) = (Target::load(to)?, options.clone());
         Ok(Self { from: from.clone(), to: to.clone(), options, fetcher, target, _shares: shares })
+    }
+
+    /// For who copies within a store, whose chunks this map knows, as if none of them were there.
+    pub(super) fn within(store: &Store, map: ChunkMap, options: &CopyOptions) -> Result<Self, WriteError> {
+        Ok(Self {
+            from: store.clone(),
+            to: store.clone(),
+            options: options.clone(),
+            fetcher: Fetcher::new(store.clone(), map),
+            target: Target::default(),
+            _shares: (None, store.share_to_write()?),
+        })
     }
 
     fn copy(&mut self, image: &ImageId, progress: &mut dyn FnMut(u64)) -> Result<CopiedImage, CopyError> {

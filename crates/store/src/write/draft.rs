@@ -42,8 +42,8 @@ impl Store {
         }
     }
 
-    /// None where a cleaner has the folder.
-    fn try_begin(&self, id: ImageId) -> Result<Option<Draft>, WriteError> {
+    /// None where a cleaner has the folder, or another draft of this id.
+    pub(super) fn try_begin(&self, id: ImageId) -> Result<Option<Draft>, WriteError> {
         // Who removes has to know of every draft.
         let _share = self.on("lock", layout::CONFIG, |media| media.share(layout::CONFIG))?;
         // Copying a store may have left it out: it is mostly empty.

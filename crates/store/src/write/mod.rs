@@ -10,6 +10,7 @@ mod pack;
 mod packing;
 mod pipeline;
 mod receipt;
+mod repack;
 mod room;
 
 use image::{CHUNK_SIZE, Compress};
@@ -20,6 +21,7 @@ pub use draft::Draft;
 pub use object::ObjectWriter;
 pub use pipeline::ChunkWriter;
 pub use receipt::Receipt;
+pub use repack::Repack;
 
 /// How a [`ChunkWriter`] works.
 #[derive(Debug, Clone)]

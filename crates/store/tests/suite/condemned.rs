@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 use crate::removing::{assert_sound, assert_tidy, pack_bytes, three, three_on, writer};
+use crate::repacking::repack;
 use crate::support::fault::Fault;
 use crate::support::hook::Hook;
 use crate::support::sample::{assert_sample, checkpoint, manifest, objects, write_objects};
@@ -271,7 +272,11 @@ impl Several {
             _ => {
                 let from = which.index(listed.len() + 1);
                 let gone = &listed[from..listed.len().min(from + 2)];
-                let freed = self.store.remove(gone).unwrap().freed;
+                let removal = match number % 2 {
+                    0 => self.store.remove(gone),
+                    _ => self.store.remove_and_repack(gone, &repack(), &mut |_, _| {}),
+                };
+                let freed = removal.unwrap().freed;
                 self.freed += if self.drafts.is_empty() { 0 } else { freed };
             }
         }

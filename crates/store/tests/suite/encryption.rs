@@ -8,7 +8,7 @@ use std::sync::{Arc, LazyLock};
 use crate::support::keys::{create, key, other_key, recipient};
 use crate::support::sample::{assert_sample, checkpoint, noise};
 use crate::support::sim::Sim;
-use crate::{directory, finding, removing};
+use crate::{directory, finding, removing, repacking};
 use image::StoreConfig;
 use image::cover::{BLOCK, HEADER_LEN, SEALED_BLOCK};
 use proptest::prelude::*;
@@ -45,6 +45,7 @@ fn what_is_so_of_a_store_is_so_of_an_encrypted_one() {
     removing::what_no_other_image_needs_goes(media());
     removing::who_uses_it_keeps_what_it_has(media());
     removing::pruning_keeps_the_newest(media());
+    repacking::a_pack_of_which_little_is_needed_goes_on(media());
 }
 
 fn new_folder(under: &Path, name: &str) -> std::path::PathBuf {

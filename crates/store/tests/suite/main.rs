@@ -14,5 +14,6 @@ mod object_storage;
 mod pipeline;
 mod publishing;
 mod removing;
+mod repacking;
 mod sharing;
 mod support;

@@ -11,7 +11,7 @@ use crate::support::keys;
 use crate::support::sample::{
     assert_sample, checkpoint, manifest, noise, objects, options, write, write_objects,
 };
-use crate::{condemned, directory, finding, removing, sharing};
+use crate::{condemned, directory, finding, removing, repacking, sharing};
 use image::{Compress, ImageId, Manifest, ObjectKind, RawPath};
 use store::media::{Covered, Media, S3, S3Options};
 use store::{CopyOptions, OpenError, Secret, Store, WriteError, WriteOptions};
@@ -73,6 +73,7 @@ fn what_is_so_of_a_folder_is_so_of_a_bucket() {
     removing::who_uses_it_keeps_what_it_has(medium(&server, "d"));
     removing::pruning_keeps_the_newest(medium(&server, "e"));
     condemned::room_comes_back_beside_checkpoints(medium(&server, "f"));
+    repacking::a_pack_of_which_little_is_needed_goes_on(medium(&server, "g"));
     // Nothing is left of what they did but what a store has, and none knows of another.
     let objects = server.objects().unwrap();
     let left: Vec<_> =

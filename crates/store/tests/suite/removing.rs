@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::sync::Arc;
 
+use crate::repacking::repack;
 use crate::support::fault::Fault;
 use crate::support::sample::{assert_sample, checkpoint, manifest, objects, options, write, write_objects};
 use crate::support::sim::{Sim, Unsynced};
@@ -303,14 +304,15 @@ pub fn pruning_keeps_the_newest(medium: Arc<dyn Media>) {
     let newest_first: Vec<_> = store.list().unwrap().images.iter().rev().map(|image| image.id).collect();
     let keep = Keep { last: 1, ..Keep::default() };
     let nothing = Keep { last: 9, ..Keep::default() };
-    assert_eq!(store.prune(None, &nothing, false).unwrap().removal.images, []);
-    let would = store.prune(Some("job"), &keep, true).unwrap();
+    let remove = |gone: &[ImageId]| store.remove(gone);
+    assert_eq!(store.prune(None, &nothing, remove).unwrap().removal.images, []);
+    let would = store.prune(Some("job"), &keep, |gone| store.would_remove(gone)).unwrap();
     assert_eq!(would.kept_images, [newest_first.iter().copied().find(|id| images.contains(id)).unwrap()]);
     assert_eq!(assert_sound(&store).len(), 4, "nothing has gone");
-    let Pruned { kept_images, removal } = store.prune(Some("job"), &keep, false).unwrap();
+    let Pruned { kept_images, removal } = store.prune(Some("job"), &keep, remove).unwrap();
     assert_eq!((&kept_images, &removal), (&would.kept_images, &would.removal));
     assert_eq!((removal.images.len(), removal.kept), (2, None));
-    let all = store.prune(None, &keep, false).unwrap();
+    let all = store.prune(None, &keep, remove).unwrap();
     assert_eq!((all.removal.images.len(), all.kept_images.len()), (0, 2));
     assert!(all.kept_images.contains(&other));
     assert_eq!(assert_sound(&store).len(), 2);
@@ -337,7 +339,8 @@ fn regular_images_make_room_for_regular_ones_only() {
         (Some(1), false),
     ]
     .map(|(lineage, regular)| take(lineage, regular));
-    let pruned = store.prune_regular(image::Lineage([1; 16]), 1, |image| image.id != elsewhere).unwrap();
+    let pruned =
+        store.prune_regular(image::Lineage([1; 16]), 1, &repack(), |image| image.id != elsewhere).unwrap();
     assert_eq!((pruned.kept_images, pruned.removal.images), (vec![new], vec![old]));
     let mut left: Vec<_> = store.list().unwrap().images.iter().map(|image| image.id).collect();
     let mut expected = [older, asked, elsewhere, other, new, last];

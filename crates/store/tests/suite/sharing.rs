@@ -104,9 +104,11 @@ fn two_who_prune_at_once_are_not_in_each_others_way() {
     let other = Store::open_media(medium.clone()).unwrap();
     let keep = Keep { last: 1, ..Keep::default() };
     // Behind the list of what there is.
-    let prune = move || assert_eq!(other.prune(None, &keep, false).unwrap().removal.images.len(), 2);
+    let prune = move || {
+        assert_eq!(other.prune(None, &keep, |gone| other.remove(gone)).unwrap().removal.images.len(), 2)
+    };
     let store = Store::open_media(Hook::new(medium.clone(), "list", "images", prune)).unwrap();
-    let pruned = store.prune(None, &keep, false).unwrap();
+    let pruned = store.prune(None, &keep, |gone| store.remove(gone)).unwrap();
     assert_eq!((pruned.kept_images, pruned.removal.images), (vec![images[2]], vec![]));
     assert_eq!(pruned.removal.kept, None);
     assert_tidy(&*medium, &store);

@@ -10,7 +10,7 @@ use crate::flags::{Destination, Migrate};
 use crate::output::Show;
 use checkpoint::admin::{Asked, CheckpointOptions, Event, Report, Request, Word};
 use checkpoint::{
-    Failure, Kind, copy_failure, existing_store, open_failure, open_store, remove_images, runtime,
+    Failure, Kind, copy_failure, existing_store, open_failure, open_store, removal_failure, runtime,
 };
 use image::ImageId;
 use indicatif::{HumanBytes, ProgressBar};
@@ -429,8 +429,7 @@ impl Moving<'_> {
         if let Target::There(there) = &self.target {
             there.forget(&self.images);
         }
-        let ids: Vec<String> = self.images.iter().map(ToString::to_string).collect();
-        let removed = self.store().and_then(|store| remove_images(&store, &ids, false));
+        let removed = self.store().and_then(|store| store.remove(&self.images).map_err(removal_failure));
         if let Err(failure) = removed {
             tracing::warn!("images that were taken ahead stay in {}: {failure}", self.job.store);
         }

@@ -4,7 +4,7 @@ use crate::commands::continued::{Checked, Continued, Question, Unstarted, Wanted
 use crate::commands::remote;
 use crate::flags::Migrate;
 use arrival::{Arrival, Folder, SayError};
-use checkpoint::{Chain, Failure, Kind, copy_failure, open_failure, remove_images};
+use checkpoint::{Chain, Failure, Kind, copy_failure, open_failure};
 use image::ImageId;
 use indicatif::{ProgressBar, ProgressStyle};
 use link::{Address, DialOptions, Keys, Service, Trust, dial};
@@ -180,9 +180,8 @@ impl There {
     /// Removes images there that are of no use any more.
     pub fn forget(&self, images: &[ImageId]) {
         let Some(store) = &self.store else { return };
-        let ids: Vec<String> = images.iter().map(ToString::to_string).collect();
-        if let Err(failure) = remove_images(store, &ids, false) {
-            tracing::warn!("images that were taken ahead stay at {}: {failure}", self.machine);
+        if let Err(error) = store.remove(images) {
+            tracing::warn!("images that were taken ahead stay at {}: {error}", self.machine);
         }
     }
 }

@@ -1,0 +1,120 @@
+//! What a store has, and what of that its images need.
+
+use std::collections::{HashMap, HashSet};
+
+use image::{ChunkId, ImageId, Index, PackId, PackIndex};
+
+use crate::{MediaError, ReadError, Store, WriteError, layout};
+
+/// What was there at one moment.
+#[derive(Debug)]
+pub(crate) struct Inventory {
+    /// The chunks of all images.
+    pub(crate) needed: HashSet<ChunkId>,
+    /// What names packs.
+    pub(crate) indexes: Vec<Index>,
+    /// Whose indexes are damaged.
+    pub(crate) lost: Vec<ImageId>,
+    /// The packs that are there, and how long they are.
+    pub(crate) lengths: HashMap<PackId, u64>,
+}
+
+/// Why it is not known what images need.
+#[derive(Debug)]
+pub(crate) enum Untold {
+    /// Something cannot be read, as this says: all has to stay.
+    Kept(String),
+    /// The medium failed.
+    Failed(WriteError),
+}
+
+impl<E: Into<WriteError>> From<E> for Untold {
+    fn from(error: E) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+impl Store {
+    /// What there is; what only these images need counts as not needed.
+    pub(crate) fn inventory(&self, without: &[ImageId]) -> Result<Inventory, Untold> {
+        let needed = self.needed(without)?;
+        let (mut indexes, mut lost) = (Vec::new(), Vec::new());
+        let names = self.on("list", layout::INDEX, |media| media.list(layout::INDEX))?;
+        for image in names.iter().filter_map(|name| layout::index_of(name)) {
+            match self.read_file(&layout::index(image), |file| Index::read(file)) {
+                Ok(index) if index.image == image => indexes.push(index),
+                Err(error) if error.is_newer() || error.is_unread() => {
+                    return Err(Untold::Kept(format!("{error}: nothing else is freed; {}", self.way_out())));
+                }
+                // Its packs say themselves what they hold.
+                Ok(_) | Err(_) => lost.push(image),
+            }
+        }
+        let lengths = self.pack_lengths()?;
+        Ok(Inventory { needed, indexes, lost, lengths })
+    }
+
+    fn needed(&self, without: &[ImageId]) -> Result<HashSet<ChunkId>, Untold> {
+        let mut needed = HashSet::new();
+        for id in self.image_ids()?.into_iter().filter(|id| !without.contains(id)) {
+            match self.manifest(&id) {
+                Ok(manifest) => needed.extend(manifest.chunks().map(|(id, _)| id)),
+                // Removed since it was listed.
+                Err(ReadError::NoImage { .. }) => {}
+                Err(error) => {
+                    return Err(Untold::Kept(format!(
+                        "what image {id} needs cannot be told, so nothing else is freed: {error}, or remove it too"
+                    )));
+                }
+            }
+        }
+        Ok(needed)
+    }
+
+    /// The packs in the store's folder, and how long they are. Of those that cannot be opened there is no length.
+    pub(crate) fn pack_lengths(&self) -> Result<HashMap<PackId, u64>, MediaError> {
+        let lengths = self.on("list", layout::PACKS, |media| media.lengths(layout::PACKS))?;
+        Ok(lengths.iter().filter_map(|(name, len)| Some((layout::pack_of(name)?, *len))).collect())
+    }
+
+    /// The ids of all images, readable or not.
+    pub(crate) fn image_ids(&self) -> Result<Vec<ImageId>, ReadError> {
+        let names = self.on("list", layout::IMAGES, |media| media.list(layout::IMAGES))?;
+        Ok(names.iter().filter_map(|name| layout::image_of(name)).collect())
+    }
+
+    /// What helps where a store cannot be mended.
+    pub(crate) fn way_out(&self) -> String {
+        format!("`dormouse copy {} NEWSTORE` saves the images that can be read", self.dir().display())
+    }
+}
+
+impl Inventory {
+    /// Whether images need anything of a pack.
+    pub(crate) fn needs(&self, pack: &PackIndex) -> bool {
+        pack.entries.iter().any(|entry| self.needed.contains(&entry.id))
+    }
+
+    /// Whether a pack is there with all that its index says.
+    pub(crate) fn is_there(&self, pack: &PackIndex) -> bool {
+        self.lengths.get(&pack.id) == Some(&pack.file_len)
+    }
+
+    /// Those of the packs that were `written_anew` of which images need nothing that is not also in another one, which was not and so stays.
+    pub(crate) fn replaced(&self, written_anew: impl Fn(&PackId) -> bool) -> HashSet<PackId> {
+        let packs = self.indexes.iter().flat_map(|index| &index.packs);
+        let (old, others): (Vec<_>, Vec<_>) = packs.partition(|pack| written_anew(&pack.id));
+        if old.is_empty() {
+            return HashSet::new();
+        }
+        let of_pack = |pack: &PackIndex| -> Vec<ChunkId> {
+            pack.entries.iter().map(|entry| entry.id).filter(|id| self.needed.contains(id)).collect()
+        };
+        let mut alone: HashSet<ChunkId> = old.iter().flat_map(|pack| of_pack(pack)).collect();
+        for entry in others.into_iter().filter(|pack| self.is_there(pack)).flat_map(|pack| &pack.entries) {
+            alone.remove(&entry.id);
+        }
+        let is_elsewhere = |pack: &&PackIndex| pack.entries.iter().all(|entry| !alone.contains(&entry.id));
+        old.into_iter().filter(is_elsewhere).map(|pack| pack.id).collect()
+    }
+}
