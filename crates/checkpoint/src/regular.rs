@@ -5,8 +5,10 @@ use crate::error::{Failure, Kind};
 use crate::open_store;
 use crate::steer::{self, Moment};
 use crate::supervisor::Supervisor;
+use image::ImageId;
 use plan::units::Nanos;
 use server::control::Course;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -155,7 +157,12 @@ impl Supervisor {
                 let ours = |image: &ImageSummary| {
                     image.created_ns < self.facts.started_ns || self.has_published(image.id)
                 };
-                let pruned = store.prune_regular(self.facts.lineage, last, &repack, ours);
+                let mut go_on = |_, _| match self.ends_within(Duration::ZERO) {
+                    true => ControlFlow::Break(()),
+                    false => ControlFlow::Continue(()),
+                };
+                let remove = |gone: &[ImageId]| store.remove_and_repack(gone, &repack, &mut go_on);
+                let pruned = store.prune_regular(self.facts.lineage, last, ours, remove);
                 pruned.map_err(crate::removal_failure)
             });
             match pruned {
@@ -165,7 +172,13 @@ impl Supervisor {
                     }
                     tracing::warn!("older images are gone from the list, and take room still: {kept}");
                 }
-                Ok(_) => {}
+                Ok(pruned) => {
+                    if let Some(why) = pruned.removal.not_rewritten {
+                        tracing::warn!(
+                            "older images are gone, and room that they share with others is not freed: {why}"
+                        );
+                    }
+                }
                 Err(failure) => tracing::warn!("older images are not removed: {failure}"),
             }
             return;

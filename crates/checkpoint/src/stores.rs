@@ -8,7 +8,8 @@ use std::fs;
 use std::io;
 use std::path::Path;
 use store::{
-    Access, CopyError, DamagedImage, FindError, Keep, OpenError, Pruned, Removal, Repack, Store, WriteError,
+    Access, CopyError, DamagedImage, FindError, Keep, OpenError, Pruned, Removal, Repack, Rewriting, Store,
+    WriteError,
 };
 
 /// Opens a store that must be there.
@@ -86,8 +87,8 @@ pub struct Removing<'a> {
     pub dry: bool,
     /// How much may be left unused.
     pub repack: Repack,
-    /// Told of how many bytes have been written anew, of how many.
-    pub progress: &'a mut dyn FnMut(u64, u64),
+    /// Who is told of what is written anew.
+    pub progress: &'a mut Rewriting<'a>,
 }
 
 impl Removing<'_> {

@@ -168,6 +168,12 @@ pub fn run(
     // Before the folder of all jobs is touched, which only root can.
     host::check_privilege().map_err(|error| Failure::new(Kind::Unavailable, error.to_string()))?;
     if let Err(failure) = check_store_for_job(&settings.store) {
+        if settings.regularly.is_some() {
+            let message = format!(
+                "{failure}; the program was not started, since it is to be checkpointed there regularly"
+            );
+            return Err(Failure { message, ..failure });
+        }
         tracing::warn!(
             "checkpoints of this job will fail: {failure}; the program runs all the same, and `dormouse checkpoint \
              --store DIR` writes elsewhere"
@@ -410,7 +416,9 @@ impl Supervisor {
     ) -> Result<crate::admin::Report, Failure> {
         let waits = options.stop.then(|| Unwatched::checkpoint(options, how.1));
         let turn = self.sessions.asks().turn(self.turn(waits, events)?);
+        self.way_back.writes(true);
         let taken = self.await_filled(events).and_then(|()| cut::take(self, options, how, events));
+        self.way_back.writes(false);
         turn.ends(taken.as_ref().map(|report| &*report.image));
         taken
     }

@@ -35,6 +35,8 @@ pub struct WayBack {
     job: String,
     newest: Mutex<Option<Newest>>,
     lost: AtomicBool,
+    /// Whether an image is being written, which may yet be whole.
+    under_way: AtomicBool,
     /// Ends the job, if whoever started it continues it from its newest image then.
     end: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
@@ -43,7 +45,13 @@ impl WayBack {
     /// That of job `job`.
     #[must_use]
     pub fn new(job: String, newest: Option<Newest>) -> Self {
-        Self { job, newest: Mutex::new(newest), lost: AtomicBool::new(false), end: OnceLock::new() }
+        Self {
+            job,
+            newest: Mutex::new(newest),
+            lost: AtomicBool::new(false),
+            under_way: AtomicBool::new(false),
+            end: OnceLock::new(),
+        }
     }
 
     /// Whoever started the job continues it when a GPU server is lost and there is an image: `end` ends it.
@@ -56,6 +64,11 @@ impl WayBack {
     #[must_use]
     pub fn newest(&self) -> Option<Newest> {
         self.lock().clone()
+    }
+
+    /// Notes whether an image is being written.
+    pub fn writes(&self, under_way: bool) {
+        self.under_way.store(under_way, Ordering::Release);
     }
 
     /// There is a newer image of the job.
@@ -74,6 +87,10 @@ impl WayBack {
             (Some(newest), None) => {
                 format!("End the job and continue it from image {} with '{}'", newest.image, newest.command())
             }
+            (None, _) if self.under_way.load(Ordering::Acquire) => format!(
+                "Its first image is just being written: if 'dormouse ls {}' shows it then, 'dormouse restart {}' continues from it; start it anew otherwise",
+                self.job, self.job
+            ),
             (None, _) => format!(
                 "There is no image of the job to continue from: start it anew, and have 'dormouse checkpoint {}' take one now and then",
                 self.job
@@ -111,6 +128,10 @@ mod tests {
     fn the_command_finds_the_image() {
         let way = WayBack::new("training".into(), None);
         assert!(way.lose().contains("dormouse checkpoint training") && way.is_lost());
+        way.writes(true);
+        assert!(way.lose().contains("dormouse ls training"));
+        way.writes(false);
+        assert!(way.lose().contains("dormouse checkpoint training"));
         let image = ImageId([7; 16]);
         way.published(Newest { image, reference: "training".into(), store: None, keys: Vec::new() });
         assert_eq!(way.newest().unwrap().command(), "dormouse restart training");

@@ -6,7 +6,7 @@ mod moving;
 mod planning;
 mod remote;
 
-pub use images::{Cat, Copy, Diff, Image, Ls, Prune, Rm, Unused, Verify};
+pub use images::{Cat, Copy, Diff, Image, Ls, Prune, Rm, Verify};
 pub use marking::{Nvcc, NvccStep};
 pub use moving::{Arrival, Arrivals, Destination, Migrate, Receive};
 pub use planning::{Least, Plan, PlanModel, Profile, ProfileCommand, ProfileShow, Record, Regularly};

@@ -153,8 +153,8 @@ fn images_are_as_documented() {
     let diffs = [differ(&first, &second), differ(&first, &empty), differ(&empty, &first)];
     check("`dormouse diff`", &diffs.each_ref().map(|diff| diff as &dyn erased::Json), Fields::new());
     let rm = |image: &str, dry_run: bool| {
-        let (images, unused) = (vec![image.to_owned()], flags::Unused { max_unused: 0.1 });
-        rm::run(&flags::Rm { images, unused, dry_run, store: place(), json: json() })
+        let images = vec![image.to_owned()];
+        rm::run(&flags::Rm { images, max_unused: 0.1, dry_run, store: place(), json: json() })
     };
     rm(&empty, false).unwrap();
     let pruned = |keep_last: u32| {
@@ -165,7 +165,7 @@ fn images_are_as_documented() {
             keep_daily: 0,
             keep_weekly: 0,
             keep_monthly: 0,
-            unused: flags::Unused { max_unused: 0.1 },
+            max_unused: 0.1,
             dry_run: true,
             store: place(),
             json: json(),
@@ -195,11 +195,13 @@ fn images_are_as_documented() {
     for length in [200, 70] {
         truncate(&folder.path().join(format!("images/{}.img", publish(&store, manifest(), 3))), length);
     }
+    let full = store::Removal { not_rewritten: Some("the disk is full".to_owned()), ..Default::default() };
     check(
         "`dormouse rm`",
         &[
             &rm(&first[..8], true).unwrap(),
             &rm::Removed { removal: store.would_remove(&listed_damage(&store)).unwrap(), dry_run: true },
+            &rm::Removed { removal: full, dry_run: false },
         ],
         Fields::new(),
     );

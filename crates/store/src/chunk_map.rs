@@ -83,8 +83,17 @@ pub(crate) struct ChunkMap {
 impl ChunkMap {
     /// Reads every index.
     pub(crate) fn load(store: &Store) -> Result<Self, ReadError> {
+        Self::load_without(store, &Barred::none())
+    }
+
+    /// Reads every index, and passes over what is barred.
+    pub(crate) fn load_without(store: &Store, barred: &Barred) -> Result<Self, ReadError> {
         let mut map = Self::default();
-        let damaged = for_each_pack(store, |pack| map.add(pack))?;
+        let damaged = for_each_pack(store, |pack| {
+            if !barred.has(&pack.id) {
+                map.add(pack);
+            }
+        })?;
         Ok(Self { damaged, ..map })
     }
 

@@ -144,7 +144,7 @@ pub enum OpenError {
 pub enum WriteError {
     /// There is no room.
     #[error(
-        "the store is full: {operation}: make room there (`dormouse prune --dry-run` says what its images would give back), or use another store"
+        "the store is full: {operation}: make room there (`dormouse prune --keep-last 1 --dry-run` says what older images would give back), or use another store"
     )]
     Full {
         /// The operation that found out.

@@ -6,11 +6,14 @@ use image::{ChunkId, ImageId, Index, PackId, PackIndex};
 
 use crate::{MediaError, ReadError, Store, WriteError, layout};
 
+/// The number of no pack.
+pub(crate) const NOWHERE: u32 = u32::MAX;
+
 /// What was there at one moment.
 #[derive(Debug)]
 pub(crate) struct Inventory {
-    /// The chunks of all images.
-    pub(crate) needed: HashSet<ChunkId>,
+    /// The chunks of all images, with the number of a pack for whoever looks for the best of each.
+    pub(crate) needed: HashMap<ChunkId, u32>,
     /// What names packs.
     pub(crate) indexes: Vec<Index>,
     /// Whose indexes are damaged.
@@ -54,11 +57,11 @@ impl Store {
         Ok(Inventory { needed, indexes, lost, lengths })
     }
 
-    fn needed(&self, without: &[ImageId]) -> Result<HashSet<ChunkId>, Untold> {
-        let mut needed = HashSet::new();
+    fn needed(&self, without: &[ImageId]) -> Result<HashMap<ChunkId, u32>, Untold> {
+        let mut needed = HashMap::new();
         for id in self.image_ids()?.into_iter().filter(|id| !without.contains(id)) {
             match self.manifest(&id) {
-                Ok(manifest) => needed.extend(manifest.chunks().map(|(id, _)| id)),
+                Ok(manifest) => needed.extend(manifest.chunks().map(|(id, _)| (id, NOWHERE))),
                 // Removed since it was listed.
                 Err(ReadError::NoImage { .. }) => {}
                 Err(error) => {
@@ -92,7 +95,7 @@ impl Store {
 impl Inventory {
     /// Whether images need anything of a pack.
     pub(crate) fn needs(&self, pack: &PackIndex) -> bool {
-        pack.entries.iter().any(|entry| self.needed.contains(&entry.id))
+        pack.entries.iter().any(|entry| self.needed.contains_key(&entry.id))
     }
 
     /// Whether a pack is there with all that its index says.
@@ -108,7 +111,7 @@ impl Inventory {
             return HashSet::new();
         }
         let of_pack = |pack: &PackIndex| -> Vec<ChunkId> {
-            pack.entries.iter().map(|entry| entry.id).filter(|id| self.needed.contains(id)).collect()
+            pack.entries.iter().map(|entry| entry.id).filter(|id| self.needed.contains_key(id)).collect()
         };
         let mut alone: HashSet<ChunkId> = old.iter().flat_map(|pack| of_pack(pack)).collect();
         for entry in others.into_iter().filter(|pack| self.is_there(pack)).flat_map(|pack| &pack.entries) {

@@ -1,7 +1,7 @@
 //! Which of a job's images to keep, as restic's `forget` has it: the newest of each of the last hours, days, weeks, months in which there are any.
 
 use crate::report::ImageSummary;
-use crate::{Listing, Removal, Repack, Store, WriteError};
+use crate::{Listing, Removal, Store, WriteError};
 use image::{ImageId, Lineage};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -89,23 +89,23 @@ impl Store {
         Ok(Pruned { kept_images, removal: remove(&gone)? })
     }
 
-    /// Removes of a job's images that nobody had asked for all but the newest, and then what no image needs. What somebody asked for stays, and is not counted;
+    /// Lets `remove` take away of a job's images that nobody had asked for all but the newest. What somebody asked for stays, and is not counted;
     /// so does what another job of the same name has left, what does not say whose it is, and what is not `ours`: the job may have been restarted
     /// elsewhere, too.
     ///
     /// # Errors
-    /// As [`Store::list`]'s and [`Store::remove_and_repack`]'s.
+    /// As [`Store::prune`]'s.
     pub fn prune_regular(
         &self,
         job: Lineage,
         last: u32,
-        repack: &Repack,
         ours: impl Fn(&ImageSummary) -> bool,
+        remove: impl FnOnce(&[ImageId]) -> Result<Removal, WriteError>,
     ) -> Result<Pruned, WriteError> {
         let keep = Keep { last, ..Keep::default() };
         let is_meant = |image: &ImageSummary| image.regular && image.lineage == Some(job) && ours(image);
         let (kept_images, gone) = self.list()?.divide(&keep, is_meant);
-        Ok(Pruned { kept_images, removal: self.remove_and_repack(&gone, repack, &mut |_, _| {})? })
+        Ok(Pruned { kept_images, removal: remove(&gone)? })
     }
 }
 

@@ -73,5 +73,5 @@ pub use store::Store;
 pub use verify::{Damage, DamagedObject, Verifier, VerifyProgress, VerifyReport};
 pub use write::{
     ChunkWriter, CopiedImage, CopyOptions, CopyReport, Delivery, Draft, ObjectWriter, Receipt, Repack,
-    UncopiedImage, WriteOptions,
+    Rewriting, UncopiedImage, WriteOptions,
 };

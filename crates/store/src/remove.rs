@@ -30,6 +30,8 @@ pub struct Removal {
     pub waiting: u64,
     /// Why nothing else was freed, if so.
     pub kept: Option<String>,
+    /// Why not all was written anew that was to be, if so.
+    pub not_rewritten: Option<String>,
 }
 
 /// What no image needs.
@@ -153,7 +155,10 @@ impl Store {
         written_anew: &HashSet<PackId>,
         sentences: &mut Sentences,
     ) -> Result<Unused, Untold> {
-        let replaced = has.replaced(|pack| written_anew.contains(pack) || sentences.is_condemned(pack));
+        // What is not there at all is named in vain.
+        let replaced = has.replaced(|pack| {
+            written_anew.contains(pack) || sentences.is_condemned(pack) || !has.lengths.contains_key(pack)
+        });
         let mut unused = Unused::default();
         let (mut named, mut kept) = (HashSet::new(), HashSet::new());
         // A pack that two indexes name is sentenced once.

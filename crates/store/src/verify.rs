@@ -12,7 +12,7 @@ use serde::Serialize;
 use crate::chunk_map::{ChunkMap, Place};
 use crate::error::{RESCUE, describe};
 use crate::list::problem_of;
-use crate::media::{Cursor, MediaRead};
+use crate::media::{Cursor, MediaLock, MediaRead};
 use crate::read::{BadCopy, Fetcher, Scratch};
 use crate::{ReadError, Store, layout};
 
@@ -129,14 +129,17 @@ impl Store {
     /// # Errors
     /// [`ReadError::Media`] where the store's folders cannot be read.
     pub fn verifier(&self) -> Result<Verifier, ReadError> {
+        let share = self.share_to_read()?;
         let fetcher = Fetcher::new(self.clone(), ChunkMap::load(self)?);
-        Ok(Verifier { store: self.clone(), fetcher, packs: HashMap::new(), chunks: HashMap::new() })
+        Ok(Verifier { store: self.clone(), share, fetcher, packs: HashMap::new(), chunks: HashMap::new() })
     }
 }
 
 /// Verifies images one after the other; what one has in common with those before it is read once.
 pub struct Verifier {
     store: Store,
+    /// Held as long: what is there stays there. None where that cannot be had.
+    share: Option<MediaLock>,
     fetcher: Fetcher,
     /// What is around the frames of each pack.
     packs: HashMap<PackId, Result<(), PackFault>>,
@@ -158,7 +161,7 @@ impl Verifier {
         image: &ImageId,
         progress: &mut dyn FnMut(VerifyProgress),
     ) -> Result<VerifyReport, ReadError> {
-        self.look_at(image, Some(progress))
+        self.look_well_at(image, Some(progress))
     }
 
     /// [`Verifier::verify`] without the chunks: whether everything is there, as long as it should be, and fits together. Finds what is missing
@@ -167,10 +170,26 @@ impl Verifier {
     /// # Errors
     /// As [`Verifier::verify`].
     pub fn verify_structure(&mut self, image: &ImageId) -> Result<VerifyReport, ReadError> {
-        self.look_at(image, None)
+        self.look_well_at(image, None)
     }
 
-    /// Reads the chunks too, if there is somebody to tell how far that is.
+    /// Reads the chunks too, if there is somebody to tell how far that is. What is missing where nothing could be held may only have been written anew.
+    fn look_well_at(
+        &mut self,
+        image: &ImageId,
+        mut read_data: Option<&mut dyn FnMut(VerifyProgress)>,
+    ) -> Result<VerifyReport, ReadError> {
+        let told = read_data.as_mut().map(|told| &mut **told as &mut dyn FnMut(VerifyProgress));
+        let report = self.look_at(image, told)?;
+        if report.ok || self.share.is_some() {
+            return Ok(report);
+        }
+        self.fetcher.knows(ChunkMap::load(&self.store)?);
+        self.packs.retain(|_, checked| checked.is_ok());
+        self.chunks.retain(|_, checked| checked.is_ok());
+        self.look_at(image, read_data)
+    }
+
     fn look_at(
         &mut self,
         image: &ImageId,
@@ -286,7 +305,7 @@ impl Verifier {
             done += u64::from(place.entry.plain_len);
             match checked {
                 Ok(()) => report.bytes += u64::from(place.entry.plain_len),
-                Err(BadCopy { path, offset, problem }) => report.add(Damage {
+                Err(BadCopy { path, offset, problem, .. }) => report.add(Damage {
                     file: store.media().full_path(path),
                     file_offset: *offset,
                     objects: uses.objects(&place.entry.id),

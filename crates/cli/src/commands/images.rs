@@ -48,13 +48,16 @@ pub fn ls(flags: &flags::Ls) -> Result<Images, Failure> {
 impl Show for Images {
     fn show(&self, out: &mut dyn Write) -> io::Result<()> {
         let mut rows = vec![
-            ["IMAGE", "JOB", "CREATED", "SIZE", "WRITTEN", "DEVICE", "COMMAND"].map(String::from).to_vec(),
+            ["IMAGE", "JOB", "CREATED", "TAKEN", "SIZE", "WRITTEN", "DEVICE", "COMMAND"]
+                .map(String::from)
+                .to_vec(),
         ];
         rows.extend(self.0.images.iter().map(|image| {
             vec![
                 image.id.short(),
                 image.job.clone(),
                 image.created.clone(),
+                if image.regular { "regularly" } else { "on request" }.to_owned(),
                 HumanBytes(image.stored.data).to_string(),
                 HumanBytes(image.stored.written).to_string(),
                 image.devices.join(", "),

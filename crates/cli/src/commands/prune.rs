@@ -32,7 +32,7 @@ pub fn run(flags: &Prune) -> Result<Answer, Failure> {
     }
     let store = open_store(&store_access(&flags.store)?)?;
     let Pruned { kept_images, removal } =
-        with_progress(&flags.unused, flags.dry_run, flags.json.json, |removing| {
+        with_progress(flags.max_unused, flags.dry_run, flags.json.json, |removing| {
             prune_images(&store, flags.job.as_deref(), &keep, removing)
         })?;
     Ok(Answer { kept_images, removed: Removed { removal, dry_run: flags.dry_run } })

@@ -1,16 +1,18 @@
 //! `dormouse rm`
 
 use super::store_access;
-use crate::flags::{Rm, Unused};
+use crate::flags::Rm;
 use crate::output::{Show, bytes_bar};
 use checkpoint::{Failure, Removing, open_store, remove_images};
 use indicatif::HumanBytes;
 use serde::Serialize;
 use std::io::{self, Write};
+use std::ops::ControlFlow;
 use store::{CopyOptions, Removal, Repack};
 
 /// Why nothing is freed where images are removed.
-const SHARED: &str = "other images have data in the same packs, which go with the last of them, or when more of them is unused (--max-unused)";
+const SHARED: &str =
+    "other images have data in the same packs, which go with the last of them, or with --max-unused 10";
 
 /// When what waits goes.
 const WRITTEN: &str = "when the checkpoints that are being written now have ended";
@@ -25,20 +27,21 @@ pub struct Removed {
 /// Removes images.
 pub fn run(flags: &Rm) -> Result<Removed, Failure> {
     let store = open_store(&store_access(&flags.store)?)?;
-    let removal = with_progress(&flags.unused, flags.dry_run, flags.json.json, |removing| {
+    let removal = with_progress(flags.max_unused, flags.dry_run, flags.json.json, |removing| {
         remove_images(&store, &flags.images, removing)
     })?;
     Ok(Removed { removal, dry_run: flags.dry_run })
 }
 
 /// Removes as the flags say, with a bar for what is written anew.
-pub fn with_progress<T>(unused: &Unused, dry: bool, json: bool, remove: impl FnOnce(Removing<'_>) -> T) -> T {
+pub fn with_progress<T>(max_unused: f64, dry: bool, json: bool, remove: impl FnOnce(Removing<'_>) -> T) -> T {
     let bar = bytes_bar(0, json);
     let progress = &mut |done, all| {
         bar.set_length(all);
         bar.set_position(done);
+        ControlFlow::Continue(())
     };
-    let repack = Repack { max_unused: unused.max_unused, most: u64::MAX, how: CopyOptions::default() };
+    let repack = Repack { max_unused, most: u64::MAX, how: CopyOptions::default() };
     let removed = remove(Removing { dry, repack, progress });
     bar.finish_and_clear();
     removed
@@ -46,21 +49,25 @@ pub fn with_progress<T>(unused: &Unused, dry: bool, json: bool, remove: impl FnO
 
 impl Show for Removed {
     fn show(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Removal { images, freed, rewritten, waiting, kept } = &self.removal;
+        let Removal { images, freed, rewritten, waiting, kept, not_rewritten } = &self.removal;
         let would = if self.dry_run { "would be " } else { "" };
         images.iter().try_for_each(|image| writeln!(out, "image {image} {would}removed"))?;
+        // What is free by it.
+        let net = HumanBytes(freed.saturating_sub(*rewritten));
         match kept {
-            Some(why) if *freed > 0 => {
-                writeln!(out, "{} {would}freed, and no more: {why}", HumanBytes(*freed))
-            }
+            Some(why) if *freed > 0 => writeln!(out, "{net} {would}freed, and no more: {why}"),
             None if *freed == 0 && *waiting == 0 && !images.is_empty() => {
                 writeln!(out, "nothing {would}freed yet: {SHARED}")
             }
-            None => writeln!(out, "{} {would}freed", HumanBytes(*freed)),
+            None => writeln!(out, "{net} {would}freed"),
             Some(why) => writeln!(out, "no room {would}freed: {why}"),
         }?;
         if *rewritten > 0 {
-            writeln!(out, "{} of that {would}written anew, since images need it", HumanBytes(*rewritten))?;
+            let (old, new) = (HumanBytes(*freed), HumanBytes(*rewritten));
+            writeln!(out, "packs of {old} {would}gone, of which {new} that images need {would}written anew")?;
+        }
+        if let Some(why) = not_rewritten {
+            writeln!(out, "no more is written anew: {why}")?;
         }
         match waiting {
             0 => Ok(()),

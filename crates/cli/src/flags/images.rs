@@ -123,14 +123,8 @@ pub struct Copy {
     pub json: Json,
 }
 
-/// What may be left in a store that no image needs.
-#[derive(Args, Debug)]
-pub struct Unused {
-    /// How much that no image needs may lie in packs of which images need something, in percent of what they need, or `unlimited`. If it is more, what is needed of
-    /// the packs with most of it is written anew, and they go
-    #[arg(long, value_name = "PERCENT", value_parser = part, default_value = "10")]
-    pub max_unused: f64,
-}
+const MAX_UNUSED: &str = "How much that no image needs may lie in packs of which images need something, in percent of what they need, or `unlimited`. If it is more, what is needed of the \
+                          packs with most of it is written anew, and they go";
 
 fn part(percent: &str) -> Result<f64, String> {
     if percent == "unlimited" {
@@ -152,8 +146,8 @@ pub struct Rm {
     /// The images
     #[arg(value_name = "IMAGE")]
     pub images: Vec<String>,
-    #[command(flatten)]
-    pub unused: Unused,
+    #[arg(long, value_name = "PERCENT", value_parser = part, default_value = "unlimited", help = MAX_UNUSED)]
+    pub max_unused: f64,
     /// Only say what would be removed and freed
     #[arg(long)]
     pub dry_run: bool,
@@ -187,8 +181,8 @@ pub struct Prune {
     /// Keep the newest of each of the last N months
     #[arg(long, value_name = "N", default_value_t, hide_default_value = true)]
     pub keep_monthly: u32,
-    #[command(flatten)]
-    pub unused: Unused,
+    #[arg(long, value_name = "PERCENT", value_parser = part, default_value = "10", help = MAX_UNUSED)]
+    pub max_unused: f64,
     /// Only say what would be removed and freed
     #[arg(long)]
     pub dry_run: bool,

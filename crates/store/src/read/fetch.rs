@@ -1,6 +1,6 @@
 //! Fetching chunks from packs.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -26,6 +26,16 @@ pub(crate) struct Fetcher {
     /// Where more is still to come.
     arrival: Option<Arrival>,
     open: Mutex<Open>,
+    /// Where chunks lie whose packs are gone.
+    since: Mutex<Since>,
+}
+
+/// What was found when packs had gone: where nothing could be held, they were written anew, or nobody needs them.
+#[derive(Debug, Default)]
+struct Since {
+    map: ChunkMap,
+    /// For each of these it has been looked.
+    gone: HashSet<PackId>,
 }
 
 /// A thread's working memory.
@@ -56,11 +66,13 @@ pub(crate) struct BadCopy {
     /// Where in the file; none where the file as a whole is not usable.
     pub(crate) offset: Option<u64>,
     pub(crate) problem: String,
+    /// Whether there is no such file.
+    pub(crate) is_gone: bool,
 }
 
 impl Fetcher {
     pub(crate) fn new(store: Store, map: ChunkMap) -> Self {
-        Self { store, map, arrival: None, open: Mutex::default() }
+        Self { store, map, arrival: None, open: Mutex::default(), since: Mutex::default() }
     }
 
     /// What the map does not know is waited for.
@@ -94,9 +106,18 @@ impl Fetcher {
         plain: &mut [u8],
         scratch: &mut Scratch,
     ) -> Result<Entry, String> {
-        let mut problems = Vec::new();
+        let (mut problems, mut gone) = (Vec::new(), Vec::new());
         for place in self.map.places(chunk) {
             match self.fetch_copy(place, plain, scratch) {
+                Ok(()) => return Ok(place.entry),
+                Err(bad) => {
+                    gone.extend(bad.is_gone.then_some(place.pack));
+                    problems.push(self.describe(&bad));
+                }
+            }
+        }
+        for place in self.places_since(chunk, &gone) {
+            match self.fetch_copy(&place, plain, scratch) {
                 Ok(()) => return Ok(place.entry),
                 Err(bad) => problems.push(self.describe(&bad)),
             }
@@ -112,6 +133,22 @@ impl Fetcher {
         Err(problems.join("; "))
     }
 
+    /// Where else a chunk lies by now whose packs are `gone`.
+    fn places_since(&self, chunk: &ChunkId, gone: &[PackId]) -> Vec<Place> {
+        if gone.is_empty() {
+            return Vec::new();
+        }
+        let mut since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
+        // Once for each pack, however many chunks it had.
+        if gone.iter().filter(|pack| since.gone.insert(**pack)).count() > 0 {
+            match ChunkMap::load(&self.store) {
+                Ok(map) => since.map = map,
+                Err(error) => tracing::debug!(%error, "what has been written anew cannot be looked for"),
+            }
+        }
+        since.map.places(chunk).filter(|place| !gone.contains(&place.pack)).copied().collect()
+    }
+
     /// Fills `plain` with one copy of a chunk, and checks it.
     pub(crate) fn fetch_copy(
         &self,
@@ -120,8 +157,11 @@ impl Fetcher {
         scratch: &mut Scratch,
     ) -> Result<(), BadCopy> {
         let path = layout::pack(place.pack);
-        let bad = |offset, problem| BadCopy { path: path.clone(), offset, problem };
-        let file = self.pack(place.pack).map_err(|problem| bad(None, problem))?;
+        let bad = |offset, problem| BadCopy { path: path.clone(), offset, problem, is_gone: false };
+        let file = self.pack(place.pack).map_err(|error| {
+            let is_gone = error.kind() == io::ErrorKind::NotFound;
+            BadCopy { is_gone, ..bad(None, error.to_string()) }
+        })?;
         let read = |buffer: &mut [u8]| {
             file.read_exact_at(buffer, place.offset).map_err(|error| {
                 bad(Some(place.offset), format!("the {} bytes there cannot be read: {error}", buffer.len()))
@@ -175,12 +215,12 @@ impl Fetcher {
     }
 
     /// An open pack whose header is that of the pack it should be.
-    fn pack(&self, id: PackId) -> Result<Arc<dyn MediaRead>, String> {
+    fn pack(&self, id: PackId) -> io::Result<Arc<dyn MediaRead>> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(file) = open.get(&id) {
             return Ok(file.clone());
         }
-        let file = open_pack(&self.store, &layout::pack(id), id).map_err(|error| error.to_string())?;
+        let file = open_pack(&self.store, &layout::pack(id), id)?;
         let file: Arc<dyn MediaRead> = Arc::from(file);
         keep(&mut open, id, file.clone());
         Ok(file)

@@ -25,7 +25,7 @@ pub struct Image {
     fetcher: Arc<Fetcher>,
     threads: usize,
     trusted: bool,
-    /// Held as long as the image is open: its chunks stay. None where the medium cannot lock, where nothing can be removed either.
+    /// Held as long as the image is open: its chunks stay. None where that cannot be had: what is written anew meanwhile is looked for.
     _share: Option<Arc<MediaLock>>,
 }
 

@@ -131,10 +131,17 @@ impl<'a> Carrying<'a> {
         let sealed = pack.seal()?;
         lock(&self.sealed).push(sealed);
         let mut known = lock(&self.known);
+        // What another could not publish may be named all the same: nobody publishes an index without it.
+        if self.has_failed() {
+            return Ok(());
+        }
         let (index, target) = &mut *known;
         let packs = std::mem::take(&mut *lock(&self.sealed));
-        if !packs.is_empty() {
-            self.draft.add_packs(&packs, index)?;
+        if !packs.is_empty()
+            && let Err(error) = self.draft.add_packs(&packs, index)
+        {
+            self.failed.store(true, Ordering::Release);
+            return Err(error.into());
         }
         packs.into_iter().for_each(|pack| target.add(pack));
         Ok(())

@@ -180,7 +180,7 @@ pub(super) struct Copier {
     options: CopyOptions,
     pub(super) fetcher: Fetcher,
     pub(super) target: Target,
-    /// Held as long: what is there stays there. None of the first where its medium cannot lock, where nothing can be removed either.
+    /// Held as long: what is there stays there. None of the first where that cannot be had.
     _shares: (Option<MediaLock>, MediaLock),
 }
 
@@ -217,13 +217,13 @@ impl Copier {
         Ok(Self { from: from.clone(), to: to.clone(), options, fetcher, target, _shares: shares })
     }
 
-    /// For who copies within a store, whose chunks this map knows, as if none of them were there.
-    pub(super) fn within(store: &Store, map: ChunkMap, options: &CopyOptions) -> Result<Self, WriteError> {
+    /// For who copies within a store as if nothing were there.
+    pub(super) fn within(store: &Store, options: &CopyOptions) -> Result<Self, WriteError> {
         Ok(Self {
             from: store.clone(),
             to: store.clone(),
             options: options.clone(),
-            fetcher: Fetcher::new(store.clone(), map),
+            fetcher: Fetcher::new(store.clone(), ChunkMap::default()),
             target: Target::default(),
             _shares: (None, store.share_to_write()?),
         })
@@ -341,9 +341,19 @@ impl Copier {
 }
 
 impl Draft {
-    /// Publishes more packs, and the index that names them with those before.
+    /// Publishes more packs, and the index that names them with those before. Where that fails the index has them no more, and must not be published again: some of
+    /// these may be named.
     pub(super) fn add_packs(&self, packs: &[PackIndex], index: &mut Index) -> Result<(), WriteError> {
+        let before = index.packs.len();
         index.packs.extend_from_slice(packs);
+        let published = self.publish_more(packs, index);
+        if published.is_err() {
+            index.packs.truncate(before);
+        }
+        published
+    }
+
+    fn publish_more(&self, packs: &[PackIndex], index: &Index) -> Result<(), WriteError> {
         let image = index.image;
         let bytes = index.to_bytes().map_err(|error| WriteError::Format { what: "index", image, error })?;
         self.write_durably(&layout::draft_index(image), &bytes)?;

@@ -21,7 +21,7 @@ pub use draft::Draft;
 pub use object::ObjectWriter;
 pub use pipeline::ChunkWriter;
 pub use receipt::Receipt;
-pub use repack::Repack;
+pub use repack::{Repack, Rewriting};
 
 /// How a [`ChunkWriter`] works.
 #[derive(Debug, Clone)]

@@ -125,7 +125,8 @@ impl ChunkWriter {
         let (threads, most) = options.within_memory();
         let barred = Barred::for_draft(store, image)?;
         let (usable, unread, fetcher) = if options.reread {
-            let map = ChunkMap::load(store)?;
+            // What is barred may go: that it is good there proves nothing.
+            let map = ChunkMap::load_without(store, &barred)?;
             let usable = map.usable(store, &barred)?;
             let unread = usable.keys().copied().collect();
             (usable, unread, Some(Fetcher::new(store.clone(), map)))

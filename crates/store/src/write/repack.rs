@@ -1,7 +1,8 @@
 //! Writing anew what images need of packs that hold much else, so that these can go.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::AtomicBool;
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use image::{ChunkId, Entry, ImageId, Index, PackId, PackIndex};
@@ -9,38 +10,45 @@ use image::{ChunkId, Entry, ImageId, Index, PackId, PackIndex};
 use super::copy::{Copier, CopyOptions, Wanted};
 use crate::chunk_map::{ChunkMap, Place};
 use crate::condemned::Sentences;
-use crate::inventory::{Inventory, Untold};
+use crate::inventory::{Inventory, NOWHERE, Untold};
 use crate::read::{Fetcher, Scratch};
 use crate::{CopyError, Removal, Store, WriteError};
 
 /// The draft of whoever writes a store anew: there is one at a time.
 const REWRITER: ImageId = ImageId(*b"dormouse repacks");
-/// Packs are not made shorter than this where room is scarce.
-const SHORTEST: u64 = 1 << 20;
+/// So much is written anew before what it replaces goes: it takes no more room than that, and others get to the store in between.
+const BATCH: u64 = 256 << 20;
+/// Where there is less room than this, nothing is.
+const LEAST: u64 = 4 << 20;
 
 /// How much of a store may be what no image needs, where it lies in packs of which images need something.
 #[derive(Debug, Clone)]
 pub struct Repack {
     /// By what images need: 0.1 is a tenth of that.
     pub max_unused: f64,
-    /// How many bytes are written anew for it, at most, but for the last pack's.
+    /// How many bytes are read and written anew for it, at most, but for the last pack's.
     pub most: u64,
     /// How.
     pub how: CopyOptions,
 }
 
+/// Who is told of how many bytes have been written anew, of how many for now, and says whether to go on.
+pub type Rewriting<'a> = dyn FnMut(u64, u64) -> ControlFlow<()> + 'a;
+
 /// A pack of which images need something.
 struct Mixed<'a> {
     pack: &'a PackIndex,
-    /// Bytes of the chunks that are needed and for which this is the best of packs.
+    /// Bytes of the chunks that are needed and of which this is the best place.
     needed: u64,
     /// Of all others.
     unneeded: u64,
+    /// What has to be read for it to go.
+    cost: u64,
 }
 
 impl Mixed<'_> {
     fn share(&self) -> f64 {
-        self.needed as f64 / (self.needed + self.unneeded).max(1) as f64
+        share(self.needed, self.needed + self.unneeded)
     }
 }
 
@@ -55,20 +63,29 @@ struct Plan {
     carried: Wanted,
     /// Copies of chunks elsewhere, which have to be good.
     elsewhere: Wanted,
+    /// Where all these lie.
+    map: ChunkMap,
 }
 
 /// What was written anew.
 #[derive(Debug, Default)]
 struct Rewritten {
-    packs: HashSet<PackId>,
+    /// What can go for it.
+    old: HashSet<PackId>,
+    new: HashSet<PackId>,
+    /// Bytes of those.
     bytes: u64,
+    /// How much was looked at for it.
+    cost: u64,
+    /// Whether somebody said that it is enough.
+    is_stopped: bool,
     /// Why not all, where there was no room.
     full: Option<WriteError>,
 }
 
 impl Store {
-    /// Removes images as [`Store::remove`] does, and then writes anew what is needed of packs that hold much that is not, so that these go too. `progress` is told
-    /// of how many bytes that is done, and how many there are. Nothing more is written where somebody else does the same.
+    /// Removes images as [`Store::remove`] does, and then writes anew what is needed of packs that hold much that is not, so that these go too: as long as `progress`
+    /// wants it, and while less waits than may be unused. Nothing more is written where somebody else does the same.
     ///
     /// # Errors
     /// As [`Store::remove`]'s. Whatever fails, and whenever, what is listed is complete.
@@ -76,37 +93,50 @@ impl Store {
         &self,
         images: &[ImageId],
         repack: &Repack,
-        progress: &mut dyn FnMut(u64, u64),
+        progress: &mut Rewriting<'_>,
     ) -> Result<Removal, WriteError> {
         let mut removal = self.remove(images)?;
-        let mut how = repack.how.clone();
-        while removal.kept.is_none() {
-            let rewritten = self.rewrite(&Repack { how: how.clone(), ..repack.clone() }, progress)?;
-            removal.rewritten += rewritten.bytes;
-            let mut freed = 0;
-            if !rewritten.packs.is_empty() {
-                let then = self.free_unused(&rewritten.packs)?;
-                freed = then.freed;
-                removal = Removal {
-                    freed: removal.freed + freed,
-                    waiting: then.waiting,
-                    kept: then.kept,
-                    ..removal
-                };
-            }
-            match rewritten.full {
-                None => break,
-                // There is room again, or what was written need not be written once more.
-                Some(_) if removal.waiting == 0 && (freed > 0 || rewritten.bytes > 0) => {}
-                Some(_) if removal.waiting == 0 && how.pack_len > SHORTEST => {
-                    how.pack_len = (how.pack_len / 8).max(SHORTEST);
+        let (mut left, mut batch) = (repack.most, BATCH);
+        while removal.kept.is_none() && removal.not_rewritten.is_none() && left > 0 {
+            let how = CopyOptions { pack_len: repack.how.pack_len.min(batch), ..repack.how.clone() };
+            let now = Repack { most: batch.min(left), how, ..repack.clone() };
+            // The images are gone, whatever becomes of this.
+            match self.rewrite_some(&now, &mut removal, progress) {
+                Ok(Rewritten { full: None, is_stopped: false, cost, .. }) if cost > 0 => {
+                    left = left.saturating_sub(cost)
                 }
-                Some(full) => {
-                    removal.kept = removal.kept.or_else(|| Some(format!("{full}: no more was written anew")))
+                Ok(Rewritten { full: Some(_), .. }) if batch > LEAST => batch = (batch / 4).max(LEAST),
+                Ok(Rewritten { full: Some(full), .. }) | Err(full) => {
+                    removal.not_rewritten = Some(full.to_string())
                 }
+                Ok(_) => break,
             }
         }
         Ok(removal)
+    }
+
+    /// Writes some of it anew, and lets go what that replaces; or what was written, where that replaces nothing.
+    fn rewrite_some(
+        &self,
+        repack: &Repack,
+        removal: &mut Removal,
+        progress: &mut Rewriting<'_>,
+    ) -> Result<Rewritten, WriteError> {
+        let mut rewritten = self.rewrite(repack, removal.waiting, progress)?;
+        if rewritten.old.is_empty() && rewritten.new.is_empty() {
+            return Ok(Rewritten { cost: 0, ..rewritten });
+        }
+        let then =
+            self.free_unused(if rewritten.old.is_empty() { &rewritten.new } else { &rewritten.old })?;
+        removal.waiting = then.waiting;
+        removal.kept = then.kept;
+        if rewritten.old.is_empty() {
+            rewritten.cost = 0;
+        } else {
+            removal.freed += then.freed;
+            removal.rewritten += rewritten.bytes;
+        }
+        Ok(rewritten)
     }
 
     /// What [`Store::remove_and_repack`] would do if nobody used the store. Changes nothing.
@@ -120,8 +150,8 @@ impl Store {
     ) -> Result<Removal, WriteError> {
         let removal = self.would_remove(images)?;
         match self.inventory(&removal.images) {
-            Ok(has) => {
-                let plan = Plan::of(&has, repack, |_, _| false);
+            Ok(mut has) => {
+                let plan = Plan::of(&mut has, repack, 0, |_, _| false);
                 Ok(Removal { freed: removal.freed + plan.len, rewritten: bytes(&plan.carried), ..removal })
             }
             // It has been said why.
@@ -130,44 +160,54 @@ impl Store {
         }
     }
 
-    fn rewrite(&self, repack: &Repack, progress: &mut dyn FnMut(u64, u64)) -> Result<Rewritten, WriteError> {
+    fn rewrite(
+        &self,
+        repack: &Repack,
+        waiting: u64,
+        progress: &mut Rewriting<'_>,
+    ) -> Result<Rewritten, WriteError> {
         let Some(_alone) = self.try_begin(REWRITER)? else { return Ok(Rewritten::default()) };
         // From here on nothing goes; drafts that begin now are not known, and have nothing that images need alone.
-        let mut copier = Copier::within(self, ChunkMap::default(), &repack.how)?;
+        let mut copier = Copier::within(self, &repack.how)?;
         let sentences = Sentences::load(self, self.remove_abandoned_drafts()?)?;
-        let has = match self.inventory(&[]) {
+        let mut has = match self.inventory(&[]) {
             Ok(has) => has,
             // A removal says so.
             Err(Untold::Kept(_)) => return Ok(Rewritten::default()),
             Err(Untold::Failed(error)) => return Err(error),
         };
-        let mut plan =
-            Plan::of(&has, repack, |image, pack| sentences.is_alive(image) || sentences.is_condemned(pack));
+        let passed =
+            |image: &ImageId, pack: &PackId| sentences.is_alive(image) || sentences.is_condemned(pack);
+        let mut plan = Plan::of(&mut has, repack, waiting, passed);
+        drop(has);
         if plan.packs.is_empty() {
             return Ok(Rewritten::default());
         }
-        let mut map = ChunkMap::default();
-        has.indexes.into_iter().flat_map(|index| index.packs).for_each(|pack| map.add(pack));
-        copier.fetcher.knows(map);
-        let bad = not_good(&copier.fetcher, &plan.elsewhere, repack.how.threads);
-        plan.carried.extend(bad);
+        copier.fetcher.knows(std::mem::take(&mut plan.map));
+        let cost = bytes(&plan.carried) + bytes(&plan.elsewhere);
+        plan.carried.extend(not_good(&copier.fetcher, &plan.elsewhere, repack.how.threads));
 
         let draft = self.begin()?;
         let mut index = Index { image: draft.id(), packs: Vec::new() };
         let mut missing: HashSet<ChunkId> = plan.carried.iter().map(|(chunk, ..)| *chunk).collect();
-        let (mut done, all) = (0, bytes(&plan.carried));
+        let (mut done, all, stop) = (0, bytes(&plan.carried), AtomicBool::new(progress(0, 0).is_break()));
         let told = &mut |entry: &Entry| {
             done += u64::from(entry.frame_len);
-            progress(done, all);
+            if progress(done, all).is_break() {
+                stop.store(true, Ordering::Release);
+            }
         };
         // Its pack stays.
         let unread = |chunk: &ChunkId, problem: String| {
             tracing::warn!("chunk {chunk} is not written anew: {problem}");
             Ok(())
         };
-        let carried =
-            copier.copy_chunks((&draft, &mut index), plan.carried, (&unread, &AtomicBool::new(false)), told);
-        let full = match carried {
+        let full = match copier.copy_chunks(
+            (&draft, &mut index),
+            std::mem::take(&mut plan.carried),
+            (&unread, &stop),
+            told,
+        ) {
             Ok(()) => None,
             Err(CopyError::Target(full @ WriteError::Full { .. })) => Some(full),
             Err(CopyError::Target(error)) => return Err(error),
@@ -177,84 +217,126 @@ impl Store {
             missing.remove(&entry.id);
         }
         plan.packs.retain(|_, chunks| !chunks.iter().any(|chunk| missing.contains(chunk)));
-        let packs = plan.packs.into_keys().collect();
-        let bytes = index.packs.iter().map(|pack| pack.file_len).sum();
-        Ok(Rewritten { packs, bytes, full })
+        Ok(Rewritten {
+            old: plan.packs.into_keys().collect(),
+            new: index.packs.iter().map(|pack| pack.id).collect(),
+            bytes: index.packs.iter().map(|pack| pack.file_len).sum(),
+            cost,
+            is_stopped: stop.into_inner(),
+            full,
+        })
     }
 }
 
 impl Plan {
-    /// What is to be written anew of what there is: of the packs of which least is needed, until no more is unused than may be. What is to be `passed`
-    /// over stays as it is.
-    fn of(has: &Inventory, repack: &Repack, passed: impl Fn(&ImageId, &PackId) -> bool) -> Self {
+    /// What is to be written anew of what there is: of the packs of which least is needed, until no more is unused than may be. None where more waits than
+    /// that. What is to be `passed` over stays as it is.
+    fn of(
+        has: &mut Inventory,
+        repack: &Repack,
+        waiting: u64,
+        passed: impl Fn(&ImageId, &PackId) -> bool,
+    ) -> Self {
+        let Inventory { indexes, lengths, needed: homes, .. } = has;
         let mut packs: HashMap<PackId, &PackIndex> = HashMap::new();
-        for index in &has.indexes {
-            let usable = index
-                .packs
-                .iter()
-                .filter(|pack| !passed(&index.image, &pack.id) && has.is_there(pack) && has.needs(pack));
+        for index in indexes.iter() {
+            let usable = index.packs.iter().filter(|pack| {
+                !passed(&index.image, &pack.id)
+                    && lengths.get(&pack.id) == Some(&pack.file_len)
+                    && pack.entries.iter().any(|entry| homes.contains_key(&entry.id))
+            });
             packs.extend(usable.map(|pack| (pack.id, pack)));
         }
-        let homes = homes(has, &packs);
-        let mixed = packs.into_values().map(|pack| {
-            let is_home = |entry: &&Entry| homes.get(&entry.id).is_some_and(|place| place.pack == pack.id);
-            let all: u64 = pack.entries.iter().map(|entry| u64::from(entry.frame_len)).sum();
-            let needed = pack.entries.iter().filter(is_home).map(|entry| u64::from(entry.frame_len)).sum();
-            Mixed { pack, needed, unneeded: all - needed }
-        });
-        let mut mixed: Vec<Mixed<'_>> = mixed.collect();
-        mixed.sort_by(|a, b| a.share().total_cmp(&b.share()).then(a.pack.id.cmp(&b.pack.id)));
-
+        let mut packs: Vec<&PackIndex> = packs.into_values().collect();
+        packs.sort_unstable_by_key(|pack| pack.id);
+        find_homes(&packs, homes);
+        let needed_in = |number: usize, entry: &Entry| match homes.get(&entry.id) {
+            Some(home) if *home as usize == number => u64::from(entry.frame_len),
+            _ => 0,
+        };
+        let is_needed = |entry: &&Entry| homes.contains_key(&entry.id);
+        let mut mixed: Vec<Mixed<'_>> = (0..)
+            .zip(&packs)
+            .map(|(number, pack)| {
+                let needed = pack.entries.iter().map(|entry| needed_in(number, entry)).sum();
+                let cost = len(pack.entries.iter().filter(is_needed));
+                Mixed { pack, needed, unneeded: len(&pack.entries) - needed, cost }
+            })
+            .collect();
         let needed: u64 = mixed.iter().map(|each| each.needed).sum();
         let mut unneeded: u64 = mixed.iter().map(|each| each.unneeded).sum();
-        let (mut plan, mut carried) = (Self::default(), 0);
-        let chosen: Vec<&PackIndex> = mixed
-            .iter()
-            .take_while(|each| {
-                let is_worth_it = each.unneeded > 0
-                    && unneeded as f64 > needed as f64 * repack.max_unused
-                    && carried < repack.most;
-                unneeded -= each.unneeded;
-                carried += each.needed;
-                is_worth_it
-            })
-            .map(|each| each.pack)
-            .collect();
-        plan.len = chosen.iter().map(|pack| pack.file_len).sum();
-        let is_needed = |entry: &&Entry| has.needed.contains(&entry.id);
-        let chunks = |pack: &PackIndex| pack.entries.iter().filter(is_needed).map(|entry| entry.id).collect();
-        plan.packs = chosen.iter().map(|pack| (pack.id, chunks(pack))).collect();
-        for pack in chosen {
-            for entry in &pack.entries {
-                let Some(home) = homes.get(&entry.id) else { continue };
-                let wanted = (entry.id, entry.plain_len, *home);
-                if home.pack == pack.id {
-                    plan.carried.push(wanted);
-                } else if !plan.packs.contains_key(&home.pack) {
-                    plan.elsewhere.push(wanted);
-                }
+        let may_be = needed as f64 * repack.max_unused;
+        mixed.sort_by(|a, b| a.share().total_cmp(&b.share()).then(a.pack.id.cmp(&b.pack.id)));
+
+        let (mut plan, mut cost) = (Self::default(), 0);
+        for each in mixed {
+            if each.unneeded == 0
+                || unneeded as f64 <= may_be
+                || waiting as f64 > may_be
+                || cost >= repack.most
+            {
+                break;
+            }
+            unneeded -= each.unneeded;
+            cost += each.cost;
+            plan.len += each.pack.file_len;
+            let chunks = each.pack.entries.iter().filter(is_needed).map(|entry| entry.id).collect();
+            plan.packs.insert(each.pack.id, chunks);
+        }
+        plan.look_up(&packs, homes);
+        plan
+    }
+
+    /// Finds where the chunks lie.
+    fn look_up(&mut self, packs: &[&PackIndex], homes: &HashMap<ChunkId, u32>) {
+        let wanted: HashSet<ChunkId> = self.packs.values().flatten().copied().collect();
+        for (number, pack) in (0..).zip(packs) {
+            let is_at_home =
+                |entry: &Entry| homes.get(&entry.id) == Some(&number) && wanted.contains(&entry.id);
+            let at_home = pack.frames().filter(|(_, entry)| is_at_home(entry));
+            let found = at_home.map(|(offset, entry)| {
+                (entry.id, entry.plain_len, Place { pack: pack.id, offset, entry: *entry })
+            });
+            let goes = self.packs.contains_key(&pack.id);
+            let before = self.elsewhere.len();
+            if goes {
+                self.carried.extend(found)
+            } else {
+                self.elsewhere.extend(found)
+            }
+            if goes || self.elsewhere.len() > before {
+                self.map.add((*pack).clone());
             }
         }
-        plan
     }
 }
 
-/// The best place of each chunk that images need: in the pack of which most is needed.
-fn homes(has: &Inventory, packs: &HashMap<PackId, &PackIndex>) -> HashMap<ChunkId, Place> {
-    let mut best: HashMap<ChunkId, (f64, Place)> = HashMap::new();
-    for pack in packs.values() {
-        let len = |entry: &Entry| u64::from(entry.frame_len);
-        let needed: u64 = pack.entries.iter().filter(|entry| has.needed.contains(&entry.id)).map(len).sum();
-        let share = needed as f64 / pack.entries.iter().map(len).sum::<u64>().max(1) as f64;
-        for (offset, entry) in pack.frames().filter(|(_, entry)| has.needed.contains(&entry.id)) {
-            let here = (share, Place { pack: pack.id, offset, entry: *entry });
-            let best = best.entry(entry.id).or_insert(here);
-            if (here.0, here.1.pack) > (best.0, best.1.pack) {
-                *best = here;
+/// Gives each chunk that images need the number of the best of these packs: of which most is needed.
+fn find_homes(packs: &[&PackIndex], homes: &mut HashMap<ChunkId, u32>) {
+    let shares: Vec<f64> = packs
+        .iter()
+        .map(|pack| {
+            let needed = pack.entries.iter().filter(|entry| homes.contains_key(&entry.id));
+            share(len(needed), len(&pack.entries))
+        })
+        .collect();
+    for (number, pack) in (0..).zip(packs) {
+        for entry in &pack.entries {
+            if let Some(home) = homes.get_mut(&entry.id)
+                && (*home == NOWHERE || shares[number as usize] > shares[*home as usize])
+            {
+                *home = number;
             }
         }
     }
-    best.into_iter().map(|(chunk, (_, place))| (chunk, place)).collect()
+}
+
+fn len<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> u64 {
+    entries.into_iter().map(|entry| u64::from(entry.frame_len)).sum()
+}
+
+fn share(part: u64, whole: u64) -> f64 {
+    part as f64 / whole.max(1) as f64
 }
 
 fn bytes(wanted: &Wanted) -> u64 {

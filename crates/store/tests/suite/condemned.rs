@@ -3,6 +3,7 @@
 
 use std::cell::Cell;
 use std::io::ErrorKind;
+use std::ops::ControlFlow::Continue;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
@@ -274,7 +275,7 @@ impl Several {
                 let gone = &listed[from..listed.len().min(from + 2)];
                 let removal = match number % 2 {
                     0 => self.store.remove(gone),
-                    _ => self.store.remove_and_repack(gone, &repack(), &mut |_, _| {}),
+                    _ => self.store.remove_and_repack(gone, &repack(), &mut |_, _| Continue(())),
                 };
                 let freed = removal.unwrap().freed;
                 self.freed += if self.drafts.is_empty() { 0 } else { freed };

@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::sync::Arc;
 
-use crate::repacking::repack;
 use crate::support::fault::Fault;
 use crate::support::sample::{assert_sample, checkpoint, manifest, objects, options, write, write_objects};
 use crate::support::sim::{Sim, Unsynced};
@@ -339,8 +338,9 @@ fn regular_images_make_room_for_regular_ones_only() {
         (Some(1), false),
     ]
     .map(|(lineage, regular)| take(lineage, regular));
-    let pruned =
-        store.prune_regular(image::Lineage([1; 16]), 1, &repack(), |image| image.id != elsewhere).unwrap();
+    let pruned = store
+        .prune_regular(image::Lineage([1; 16]), 1, |image| image.id != elsewhere, |gone| store.remove(gone))
+        .unwrap();
     assert_eq!((pruned.kept_images, pruned.removal.images), (vec![new], vec![old]));
     let mut left: Vec<_> = store.list().unwrap().images.iter().map(|image| image.id).collect();
     let mut expected = [older, asked, elsewhere, other, new, last];

@@ -4,5 +4,6 @@
 pub mod fault;
 pub mod hook;
 pub mod keys;
+pub mod quota;
 pub mod sample;
 pub mod sim;
