@@ -611,7 +611,8 @@ impl Server {
             return Err(failed("a capture comes after Prepare and Gate".to_owned(), Cause::Other));
         };
         let shadows = &self.session.shadows;
-        let written = shadows.separate().and_then(|()| shadows.write_back());
+        // No page is dropped while tasks run: what direct I/O under way writes into one would be lost.
+        let written = shadows.separate().and_then(|()| shadows.write_ahead());
         written.map_err(|failure| failed(failure.detail, Cause::Other))?;
         shadows.note_writes();
         let begun = self.session.begin_capture(cut, self.number, &writer, room, reads);

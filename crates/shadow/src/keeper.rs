@@ -297,6 +297,16 @@ impl Keeper {
         self.shared.separate_one(base)
     }
 
+    /// Writes to the device what the application has written, which goes on, so that little is left for [`Self::write_back`] when it stands still. Pages stay:
+    /// what a system call under way writes into one is not lost.
+    ///
+    /// # Errors
+    /// When something cannot be written.
+    pub fn write_ahead(&self) -> Result<()> {
+        let shared = &*self.shared;
+        shared.active(|_| true).iter().try_for_each(|region| region.write_ahead(&shared.means()))
+    }
+
     /// Writes back all that the application has written. If it stands still and no region is coherent the device has the truth, alone.
     ///
     /// # Errors

@@ -151,17 +151,26 @@ impl Pages {
     /// Runs of written pages, none longer than `most`.
     #[must_use]
     pub fn changed(&self, most: usize) -> Vec<Range<usize>> {
-        self.runs(most, |page| page == Page::Written)
+        self.runs(most, |page| self.is_written(page))
     }
 
-    /// What of a run of written pages, in which there is `now`, has to be written back: all of it, but of pages with a twin what differs.
+    /// The same, of those that have no twins.
     #[must_use]
-    pub fn to_write(&self, run: Range<usize>, now: &[u8]) -> Vec<Range<usize>> {
+    pub fn changed_alone(&self, most: usize) -> Vec<Range<usize>> {
+        self.runs(most, |page| self.is_written(page) && self.twins.of(page).is_none())
+    }
+
+    /// What of a run of written pages, in which there is `now`, has to be written back: all of it, but for pages that are so on the device, if it is known what is `there`; of
+    /// pages with a twin what differs from that.
+    #[must_use]
+    pub fn to_write(&self, run: Range<usize>, now: &[u8], there: Option<&[u8]>) -> Vec<Range<usize>> {
         let mut parts: Vec<Range<usize>> = Vec::new();
         for (page, (index, now)) in run.zip(now.chunks(PAGE).enumerate()) {
+            let is_there = || there.is_some_and(|there| there[index * PAGE..].starts_with(now));
             let within = match self.twins.of(page) {
-                None => vec![Range { start: 0, end: PAGE }],
                 Some(twin) => changes(twin, now).collect(),
+                None if is_there() => Vec::new(),
+                None => vec![Range { start: 0, end: PAGE }],
             };
             for part in within {
                 let part = index * PAGE + part.start..index * PAGE + part.end;
@@ -203,7 +212,7 @@ impl Pages {
     /// Runs of pages that are there, none longer than `most`.
     #[must_use]
     pub fn there(&self, most: usize) -> Vec<Range<usize>> {
-        self.runs(most, |page| page != Page::Absent)
+        self.runs(most, |page| self.is_there(page))
     }
 
     /// Runs of pages that are not there.
@@ -220,10 +229,10 @@ impl Pages {
         missing
     }
 
-    fn runs(&self, most: usize, wanted: impl Fn(Page) -> bool) -> Vec<Range<usize>> {
+    fn runs(&self, most: usize, wanted: impl Fn(usize) -> bool) -> Vec<Range<usize>> {
         let touched = self.touched.clone();
         let mut runs: Vec<Range<usize>> = Vec::new();
-        for page in touched.filter(|page| wanted(self.pages[*page])) {
+        for page in touched.filter(|page| wanted(*page)) {
             match runs.last_mut() {
                 Some(last) if last.end == page && last.len() < most => last.end += 1,
                 _ => runs.push(page..page + 1),
@@ -333,9 +342,17 @@ mod tests {
         let mut now = vec![0; 5 * PAGE];
         now[5] = 1;
         now[3 * PAGE - 2..3 * PAGE].fill(1);
-        assert_eq!(pages.to_write(0..5, &now), [5..6, 3 * PAGE - 2..5 * PAGE]);
+        assert_eq!(pages.to_write(0..5, &now, None), [5..6, 3 * PAGE - 2..5 * PAGE]);
+        assert_eq!(pages.changed_alone(1), [3..4, 4..5]);
+        let mut there = now.clone();
+        there[5 * PAGE - 1] = 1;
+        assert_eq!(
+            pages.to_write(0..5, &now, Some(&there)),
+            [5..6, 3 * PAGE - 2..3 * PAGE, 4 * PAGE..5 * PAGE],
+            "what is there already is left out where there is no twin"
+        );
         pages.clean(0..5);
         pages.written(0..1, None::<fn(usize) -> Box<[u8]>>);
-        assert_eq!(pages.to_write(0..1, &now[..PAGE]).first(), Some(&(0..PAGE)), "no twin is left");
+        assert_eq!(pages.to_write(0..1, &now[..PAGE], None).first(), Some(&(0..PAGE)), "no twin is left");
     }
 }

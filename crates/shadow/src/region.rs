@@ -43,6 +43,8 @@ struct Kept {
     habit: Habit,
     /// Whether the device reaches the file's pages, all of which are there: nothing moves.
     coherent: bool,
+    /// Whether what was written has been written ahead, most of it: it is on the device already.
+    ahead: bool,
 }
 
 /// What a region's pages are moved with.
@@ -73,7 +75,8 @@ impl Region {
         let parts = (0..whole.bytes).step_by(PART).map(|at| {
             let range = Range { base: whole.base + at, bytes: (whole.bytes - at).min(PART as u64) };
             let pages = Pages::new(range.bytes as usize / PAGE, twins);
-            let kept = Mutex::new(Some(Kept { pages, habit: Habit::default(), coherent: false }));
+            let kept =
+                Mutex::new(Some(Kept { pages, habit: Habit::default(), coherent: false, ahead: false }));
             Self { range, whole, window: Arc::clone(&window), kept, named: Mutex::default() }
         });
         Ok(parts.collect())
@@ -101,7 +104,7 @@ impl Region {
     ) -> Result<Served> {
         let page = (address - self.range.base) as usize / PAGE;
         let mut kept = lock(&self.kept);
-        let Some(Kept { pages, habit, coherent }) = kept.as_mut() else { return Ok(Served::Done) };
+        let Some(Kept { pages, habit, coherent, .. }) = kept.as_mut() else { return Ok(Served::Done) };
         if *coherent {
             return self.serve_coherent(means, page, lack).map(|()| Served::Done);
         }
@@ -242,20 +245,21 @@ impl Region {
     /// Answers whether they go to and fro with work, most of the region.
     pub(crate) fn retire(&self, means: &Means<'_>, occasion: Occasion, over: impl FnOnce()) -> Result<bool> {
         let mut kept = lock(&self.kept);
-        let Some(Kept { pages, habit, coherent: false }) = kept.as_mut() else { return Ok(false) };
+        let Some(Kept { pages, habit, coherent: false, ahead }) = kept.as_mut() else { return Ok(false) };
         let touched = pages.touched();
         if touched.is_empty() {
             over();
             return Ok(false);
         }
         let changed = pages.changed(BATCH);
-        let known = &*pages;
+        let known = (&*pages, *ahead);
         means.crew.each(&changed, |run| {
             self.protect(means, run.clone(), true)?;
             means.device.between(Step::Protected);
             self.write_back(means, known, run.clone())
         })?;
         changed.iter().for_each(|run| pages.clean(run.clone()));
+        *ahead = false;
         means.device.between(Step::Written);
         let seen = pages.seen();
         let is_most = 2 * seen.count >= self.count();
@@ -283,10 +287,27 @@ impl Region {
         Ok(is_most && (stay || renews))
     }
 
+    /// Writes to the device what the application has changed, and goes on changing: its pages stay where they are, as they are, also for what a system call that is under way still writes into them, of which
+    /// nobody hears. So all of them count as written, and who retires them looks for what is different by then. Those with twins, which are few, are left for that.
+    pub(crate) fn write_ahead(&self, means: &Means<'_>) -> Result<()> {
+        let mut kept = lock(&self.kept);
+        let Some(Kept { pages, coherent: false, ahead, .. }) = kept.as_mut() else { return Ok(()) };
+        let changed = pages.changed_alone(BATCH);
+        *ahead = !changed.is_empty();
+        means.crew.each(&changed, |run| {
+            let range = self.of(run);
+            let mut now = vec![0; run.len() * PAGE];
+            // SAFETY: both are as long. The application may write these pages meanwhile, so they are copied once, each byte old or new, and nobody else looks at them.
+            unsafe { self.bytes(run).cast::<u8>().copy_to_nonoverlapping(now.as_mut_ptr(), now.len()) };
+            let written = means.device.write(range.base, &now, std::slice::from_ref(&(0..now.len())));
+            written.map_err(|source| Error::Device { range, done: "written", source })
+        })
+    }
+
     /// Lets pages be written that are kept, or come back, and that the application has written each time: it would only fault. `enter` as in [`Self::serve`].
     pub(crate) fn give_back(&self, means: &Means<'_>, enter: impl FnOnce() -> Flight) -> Result<()> {
         let mut kept = lock(&self.kept);
-        let Some(Kept { pages, habit, coherent: false }) = kept.as_mut() else { return Ok(()) };
+        let Some(Kept { pages, habit, coherent: false, .. }) = kept.as_mut() else { return Ok(()) };
         let (comes_back, is_empty) = (habit.comes_back(), pages.touched().is_empty());
         // Who has touched one meanwhile is served as any other.
         if !habit.keeps() || is_empty == comes_back.is_empty() || enter().loose {
@@ -371,12 +392,21 @@ impl Region {
         }
     }
 
-    /// Writes a run of written pages, which nobody can write now, to the device.
-    fn write_back(&self, means: &Means<'_>, pages: &Pages, run: std::ops::Range<usize>) -> Result<()> {
+    /// Writes a run of written pages, which nobody can write now, to the device; what is not there already, if most of it is `ahead`.
+    fn write_back(
+        &self,
+        means: &Means<'_>,
+        (pages, ahead): (&Pages, bool),
+        run: std::ops::Range<usize>,
+    ) -> Result<()> {
         let range = self.of(&run);
+        let mut there = None;
+        if ahead {
+            self.read_into(means, &run, there.insert(vec![0; run.len() * PAGE]))?;
+        }
         // SAFETY: as in `read`.
         let bytes = unsafe { &*self.bytes(&run) };
-        let parts = pages.to_write(run, bytes);
+        let parts = pages.to_write(run, bytes, there.as_deref());
         let written = if parts.is_empty() { Ok(()) } else { means.device.write(range.base, bytes, &parts) };
         written.map_err(|source| Error::Device { range, done: "written", source })
     }

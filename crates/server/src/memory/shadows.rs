@@ -411,6 +411,14 @@ impl Shadows {
         })
     }
 
+    /// Has most of what the application has written on the device, while it goes on: [`Self::write_back`] has less to do then.
+    ///
+    /// # Errors
+    /// As [`Self::write_back`]'s.
+    pub fn write_ahead(&self) -> Result<()> {
+        self.keeper.get().map_or(Ok(()), Keeper::write_ahead).map_err(failed)
+    }
+
     /// Has everything that is kept by shadows on the device, and the files empty; what is coherent work sees as it is. If the application stands still, behind
     /// `separate`, the device has the truth, alone.
     ///

@@ -457,6 +457,66 @@ fn a_program_may_split_a_mapping() {
     }
 }
 
+/// Direct I/O has its pages pinned, and goes on writing them while all is written ahead of a checkpoint: they have to be the same ones afterwards.
+#[test]
+fn what_is_written_into_pinned_pages_is_not_lost() {
+    // The first fault is that of the pages to be pinned, the second that of what is written there.
+    let (model, pinned, go) = held(Step::Heard, 1);
+    let (keeper, shadows) = keep(&model, &[3, 1], 1, memory);
+    let (to, from) = (&shadows[0], &shadows[1]);
+    model.store(from.address(), b"late");
+    let mut expected = vec![1; 3 * PAGE];
+    to.write(0, &expected);
+    std::thread::scope(|scope| {
+        let call = scope.spawn(|| to.write_pinned(PAGE + 5, from, 4));
+        pinned.recv().unwrap();
+        keeper.write_ahead().unwrap();
+        assert_eq!(model.load(to.address(), 3 * PAGE), expected);
+        drop(go);
+        assert_eq!(call.join().unwrap(), 4);
+    });
+    expected[PAGE + 5..PAGE + 9].copy_from_slice(b"late");
+    assert!(to.read(0, 3 * PAGE) == expected, "as the processor sees it");
+    keeper.write_back().unwrap();
+    assert!(model.load(to.address(), 3 * PAGE) == expected, "as the device sees it");
+}
+
+/// What is written ahead is written once more where it is different by then, and nothing else is.
+#[test]
+fn what_is_written_ahead_may_be_written_again() {
+    let model = Model::new();
+    let (keeper, shadows) = keep(&model, &[4096, 2], 1, memory);
+    let (large, small) = (&shadows[0], &shadows[1]);
+    let transfers = || model.transfers.load(Ordering::Relaxed);
+    for turn in 0..2 {
+        let mut expected = contents(4096, turn);
+        large.write(0, &expected);
+        let before = transfers();
+        keeper.write_ahead().unwrap();
+        assert_eq!(transfers() - before, 8, "2 MiB at a time");
+        assert!(model.load(large.address(), expected.len()) == expected);
+        for at in [9 * PAGE, 3000 * PAGE + 7] {
+            expected[at] ^= 0xff;
+            large.write(at, &expected[at..=at]);
+        }
+        let before = transfers();
+        keeper.write_back().unwrap();
+        assert_eq!(transfers() - before, 8 + 2, "all is looked at, and two pages are written");
+        assert!(model.load(large.address(), expected.len()) == expected);
+        assert!(large.read(0, expected.len()) == expected);
+    }
+    // What has a twin may become as that again.
+    let stream = Stream::new(&model);
+    let end = launch(&keeper, &stream, small.address());
+    small.write(PAGE, b"x");
+    keeper.write_ahead().unwrap();
+    small.write(PAGE, b"\0");
+    drop(end);
+    stream.wait();
+    keeper.write_back().unwrap();
+    assert_eq!(model.load(small.address(), 2 * PAGE), [b"new".as_slice(), &[0; 2 * PAGE - 3]].concat());
+}
+
 /// What so many pages hold, different each turn.
 fn contents(pages: usize, turn: usize) -> Vec<u8> {
     let word = |index: usize| (index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15 ^ turn as u64);
