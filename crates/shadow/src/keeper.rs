@@ -346,7 +346,7 @@ impl Shared {
             self.settle()?;
         }
         let page = touch.address / PAGE as u64 * PAGE as u64;
-        if self.flight(&region).loose && self.vigil.touched(page, touch.fault == Fault::Read) {
+        if self.flight(&region).loose && self.vigil.touched(touch.thread, page, touch.fault == Fault::Read) {
             self.device.awaited(page);
         }
         let enter = || self.enter(&region);

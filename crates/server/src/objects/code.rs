@@ -6,7 +6,7 @@ use crate::lock;
 use crate::state::VariableState;
 use backend::{Backend, COOPERATIVE, Compiled, Range, RawFunction, RawModule};
 use cpt::Group;
-use cudarc::driver::sys::CUfunction_attribute as FunctionAttribute;
+use cudarc::driver::sys::{CUfunction_attribute as FunctionAttribute, CUlaunchAttributeID as Attribute};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -371,15 +371,65 @@ pub(crate) struct Twin {
     pub kernel: Arc<cpt::Kernel>,
 }
 
+/// Launch attributes that change neither what a kernel computes nor which of its blocks belong together: its twin is launched with them, too.
+const TAKEN_OVER: &[Attribute] = &[
+    Attribute::CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW,
+    Attribute::CU_LAUNCH_ATTRIBUTE_COOPERATIVE,
+    Attribute::CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY,
+    Attribute::CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE,
+    Attribute::CU_LAUNCH_ATTRIBUTE_PRIORITY,
+    Attribute::CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP,
+    Attribute::CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN,
+    Attribute::CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
+];
+/// One that is left out: it lets a kernel begin early, and a twin comes behind what it is given.
+const LEFT_OUT: Attribute = Attribute::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+/// Those that group blocks.
+const GROUPING: &[Attribute] = &[
+    Attribute::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+    Attribute::CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION,
+];
+
 impl Twin {
-    /// The attributes of its launches.
+    /// The attributes that its launches take.
     pub fn attributes(&self) -> &'static [(u32, LaunchValue)] {
         if self.kernel.group == Group::Grid { &[COOPERATIVE] } else { &[] }
     }
 
+    /// Those of its launch in place of one of the kernel with such.
+    ///
+    /// # Errors
+    /// Why it is not launched in place of that, and what to do.
+    pub fn attributes_for(
+        &self,
+        asked: &[(u32, LaunchValue)],
+    ) -> std::result::Result<Vec<(u32, LaunchValue)>, String> {
+        let is_one_of = |id: u32, those: &[Attribute]| those.iter().any(|known| *known as u32 == id);
+        // Behind the word there may be anything.
+        let is_cooperative =
+            |(id, value): &(u32, LaunchValue)| *id == COOPERATIVE.0 && value.0[..4] != [0; 4];
+        if self.kernel.group == Group::Grid && !asked.iter().any(is_cooperative) {
+            return Err("it has barriers of the grid; launch it by cudaLaunchCooperativeKernel".into());
+        }
+        let mut taken = Vec::new();
+        for (id, value) in asked {
+            let is_single = value.0[..12].chunks(4).all(|blocks| blocks == [1, 0, 0, 0]);
+            if is_one_of(*id, TAKEN_OVER) || is_one_of(*id, GROUPING) && is_single {
+                taken.push((*id, *value));
+            } else if *id != LEFT_OUT as u32 {
+                let named = GROUPING.iter().find(|known| **known as u32 == *id);
+                let name = named.map_or_else(|| id.to_string(), |known| format!("{known:?}"));
+                return Err(format!(
+                    "kernels with the launch attribute {name} are not stopped; launch it without"
+                ));
+            }
+        }
+        Ok(taken)
+    }
+
     /// Whether it is launched in place of a kernel with such attributes.
     pub fn stops_with(&self, attributes: &[(u32, LaunchValue)]) -> bool {
-        attributes == self.attributes()
+        self.attributes_for(attributes).is_ok()
     }
 }
 
@@ -516,4 +566,47 @@ pub struct FunctionRecord {
     pub ctx: ContextId,
     /// The function.
     pub name: String,
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn twin(group: Group) -> Twin {
+        let marked = ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry run()\n{\n.pragma \"cpt\";\nret;\n}\n";
+        let kernel = Rewritten::of(marked.as_bytes(), false).unwrap().kernel("run").unwrap().as_ref().clone();
+        Twin { raw: RawFunction(0), kernel: Arc::new(cpt::Kernel { group, ..kernel }) }
+    }
+
+    /// Behind the word that says it there may be anything.
+    #[test]
+    fn a_twin_with_barriers_of_the_grid_is_launched_cooperatively_alone() {
+        let mut cooperative = COOPERATIVE;
+        cooperative.1.0[4..].fill(0xA5);
+        let not = (COOPERATIVE.0, LaunchValue([0; 64]));
+        let grid = twin(Group::Grid);
+        assert_eq!(grid.attributes_for(&[cooperative]).unwrap(), [cooperative]);
+        for asked in [&[][..], &[not]] {
+            let why = grid.attributes_for(asked).unwrap_err();
+            assert!(why.contains("cudaLaunchCooperativeKernel"), "{why}");
+            assert!(twin(Group::Block).stops_with(asked));
+        }
+    }
+
+    #[test]
+    fn attributes_that_group_blocks_are_told_by_name() {
+        let clusters = Attribute::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION as u32;
+        let value = |blocks: u8| {
+            let mut value = [0; 64];
+            (value[0], value[4], value[8]) = (blocks, 1, 1);
+            LaunchValue(value)
+        };
+        let early = (LEFT_OUT as u32, value(1));
+        let taken = twin(Group::Thread).attributes_for(&[early, (clusters, value(1))]).unwrap();
+        assert_eq!(taken, [(clusters, value(1))]);
+        let why = |id| twin(Group::Thread).attributes_for(&[(id, value(2))]).unwrap_err();
+        assert!(why(clusters).contains("CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION"));
+        assert!(why(99).contains("attribute 99"));
+    }
 }

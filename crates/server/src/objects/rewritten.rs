@@ -1,10 +1,11 @@
 //! What is loaded in place of an image whose kernels are marked, so that they can be stopped half-way, or allocate, so that their heap can be saved.
 
 use cpt::{Kernel, Poll};
-use fatbin::Ptx;
+use fatbin::{Arch, Architectures, Ptx};
 use ptx::ast::Module;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 use std::sync::Arc;
 
 /// What every mark has in its text.
@@ -43,14 +44,19 @@ impl Rewritten {
         if marked.is_empty() && !allocates {
             return None;
         }
-        let text = ptx.text().inspect_err(|error| {
-            for name in marked.iter().flat_map(|text| functions_marked(text)) {
-                tracing::warn!(
-                    "the marked {name} cannot be stopped half-way: {error}; a checkpoint waits for its end"
-                );
-            }
-        });
-        text.ok()
+        ptx.text().inspect_err(|error| tell(&marked, error)).ok()
+    }
+
+    /// Says of which marked kernels a device runs machine code for `arch`, where their PTX is for another architecture.
+    pub fn tell_other(ptx: &Ptx<'_>, arch: Arch) {
+        let marked: Vec<&str> = ptx.units.iter().filter_map(|unit| marked(unit)).collect();
+        let code = Architectures { sass: vec![arch], ptx: vec![ptx.arch] };
+        tell(
+            &marked,
+            format_args!(
+                "it has {code}, which may have been compiled of other source text: have nvcc keep PTX for the same architecture (for sm_90: -gencode arch=compute_90,code=compute_90)"
+            ),
+        );
     }
 
     /// What is made of PTX, whose kernels allocate or not; none where they do not, and none is marked or none of the marked ones can be stopped, which is told.
@@ -115,6 +121,13 @@ impl Rewritten {
 /// The text of PTX with marks.
 fn marked(ptx: &[u8]) -> Option<&str> {
     std::str::from_utf8(ptx).ok().filter(|text| text.contains(MARK))
+}
+
+/// Says why the marked functions of these texts cannot be stopped.
+fn tell(marked: &[&str], why: impl Display) {
+    for name in marked.iter().flat_map(|text| functions_marked(text)) {
+        tracing::warn!("the marked {name} cannot be stopped half-way: {why}; a checkpoint waits for its end");
+    }
 }
 
 /// Names of the functions that have marks, kernels or not; none where that is no PTX.

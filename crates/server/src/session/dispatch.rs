@@ -79,6 +79,11 @@ const BODY_MAX: usize = REPLY_MAX - OUTPUT_MAX - 64;
 const _: () = assert!(DETAIL_MAX <= BODY_MAX && NAMES_MAX <= BODY_MAX && INLINE_MAX <= BODY_MAX);
 
 impl Answer {
+    /// Whether it is the answer "no" to a question.
+    pub(super) fn is_no(&self) -> bool {
+        matches!(self, Self::Done(body) if body[..] == [u8::from(false)])
+    }
+
     /// The answer to the message `name`, such that the ring can carry it: a reason is cut off, and a body that is too long is a
     /// failure of this message alone.
     pub(super) fn bounded(self, name: &str) -> Self {
@@ -127,6 +132,17 @@ pub(super) fn malformed(opcode: u16, error: wire::DecodeError) -> Failure {
 mod tests {
     use super::*;
     use wire::Bytes;
+
+    #[test]
+    fn a_no_is_known() {
+        let told = |is_so: bool| {
+            let mut body = Vec::new();
+            is_so.encode(&mut Encoder::new(&mut body));
+            Answer::Done(body)
+        };
+        assert!(told(false).is_no() && !told(true).is_no());
+        assert!(!Answer::Done(Vec::new()).is_no() && !Answer::Failed(CuError::NOT_READY.into()).is_no());
+    }
 
     #[test]
     fn every_answer_fits_into_the_ring() {

@@ -9,7 +9,7 @@ use crate::memory::{DeviceMemory, PAGE, Room, ShadowRecord};
 use crate::objects::{Marker, Stream, StreamKey};
 use crate::{lock, read};
 use backend::Range;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use wire::{ContextId, CuError, PinnedPlace};
 
 impl Session {
@@ -134,25 +134,50 @@ impl Execute for wire::MemAlloc {
 }
 
 impl Execute for wire::ManagedAlloc {
-    fn execute(self, session: &Session, _: &mut Caller) -> Result<u64> {
-        make_shadowed(self, session).inspect_err(|failure| session.tell_refusal(failure))
+    fn execute(self, session: &Session, caller: &mut Caller) -> Result<u64> {
+        let made = make_shadowed(self, session);
+        caller.unshadowed = None;
+        match &made {
+            _ if session.shadows.are_all() => session.shortage.tell(None, &made),
+            // The application tries memory of another kind next.
+            Err(failure) if failure.code == CuError::OUT_OF_MEMORY => {
+                caller.unshadowed = Some(failure.clone());
+            }
+            _ => {}
+        }
+        made
     }
 }
 
-impl Session {
-    /// Tells the user, once, why there is no more managed memory with shadow pages, and what becomes of what the program asks for.
-    fn tell_refusal(&self, failure: &Failure) {
-        if failure.code != CuError::OUT_OF_MEMORY || self.told_refusal.swap(true, Ordering::Relaxed) {
-            return;
+/// What the user is told, once each, where there is no room for memory as it was asked for.
+#[derive(Default)]
+pub(super) struct Shortage {
+    is_beside_told: AtomicBool,
+    is_refusal_told: AtomicBool,
+}
+
+impl Shortage {
+    /// Tells what has become of an allocation, if it is to be told; `unshadowed` is why it has no shadow pages, where it was to have some.
+    fn tell<T>(&self, unshadowed: Option<Failure>, made: &Result<T>) {
+        if let Some(text) = self.due(unshadowed, made) {
+            tracing::warn!("{text}");
         }
-        if self.shadows.are_all() {
-            tracing::warn!("the program is told that memory is out: {failure}");
-        } else {
-            // The application tries that next.
-            tracing::warn!(
-                "managed memory is put into the host's memory, where kernels reach it over the bus: {failure}"
-            );
-        }
+    }
+
+    fn due<T>(&self, unshadowed: Option<Failure>, made: &Result<T>) -> Option<String> {
+        let (is_told, text) = match (made, unshadowed) {
+            (Ok(_), Some(failure)) => (
+                &self.is_beside_told,
+                format!(
+                    "managed memory is put into the host's memory, where kernels reach it over the bus: {failure}"
+                ),
+            ),
+            (Err(failure), _) if failure.code == CuError::OUT_OF_MEMORY => {
+                (&self.is_refusal_told, format!("the program is told that memory is out: {failure}"))
+            }
+            _ => return None,
+        };
+        (!is_told.swap(true, Ordering::Relaxed)).then_some(text)
     }
 }
 
@@ -232,12 +257,13 @@ impl Execute for wire::MemInfo {
 }
 
 impl Execute for wire::PinnedAlloc {
-    fn execute(self, session: &Session, _: &mut Caller) -> Result<PinnedPlace> {
+    fn execute(self, session: &Session, caller: &mut Caller) -> Result<PinnedPlace> {
         if self.ctx != ContextId::NONE {
             session.context(self.ctx)?;
         }
         let made = lock(&session.pinned).allocate(self.pinned, self.ctx, self.bytes, self.flags);
-        made.inspect_err(|failure| session.tell_refusal(failure))
+        session.shortage.tell(caller.unshadowed.take(), &made);
+        made
     }
 }
 
@@ -265,5 +291,24 @@ impl Execute for wire::PinnedFree {
 impl Execute for wire::SlabFree {
     fn execute(self, session: &Session, _: &mut Caller) -> Result<u64> {
         lock(&session.pinned).leave(self.slab)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_told_what_has_become_of_an_allocation_and_once() {
+        let (shortage, full) = (Shortage::default(), || Failure::new(CuError::OUT_OF_MEMORY, "full"));
+        let refused = shortage.due(Some(full()), &Err::<(), _>(full()));
+        assert!(refused.is_some_and(|text| text.contains("memory is out")), "it lies nowhere");
+        assert_eq!(shortage.due(None, &Err::<(), _>(full())), None);
+        assert_eq!(shortage.due(None, &Ok(())), None, "it lies where it was to");
+        let beside = shortage.due(Some(full()), &Ok(()));
+        assert!(beside.is_some_and(|text| text.contains("the host's memory") && text.ends_with("full")));
+        assert_eq!(shortage.due(Some(full()), &Ok(())), None);
+        let other = Failure::from(CuError::INVALID_VALUE);
+        assert_eq!(Shortage::default().due(None, &Err::<(), _>(other)), None);
     }
 }

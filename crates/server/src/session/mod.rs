@@ -97,8 +97,7 @@ pub struct Session {
     pub(crate) opening: Mutex<()>,
     pub(crate) gate: Gate,
     pub(crate) half_way: half_way::HalfWay,
-    /// Whether the user has been told why the program was told that memory is out.
-    told_refusal: AtomicBool,
+    shortage: memory::Shortage,
     pub(crate) output: Output,
     pub(crate) callbacks: Arc<Callbacks>,
     /// Whether the device library knows the rings' fences, once that has been tried.
@@ -129,6 +128,8 @@ pub struct Caller {
     fenced: bool,
     /// Whether the graph's launch in hand has parts that its stream has not been given.
     is_in_part: bool,
+    /// Why its managed memory found no room with shadow pages, until it is known whether it has some without.
+    unshadowed: Option<Failure>,
 }
 
 #[derive(Default)]
@@ -152,6 +153,7 @@ impl Caller {
             round_trip: 0,
             fenced: false,
             is_in_part: false,
+            unshadowed: None,
         }
     }
 
@@ -202,7 +204,7 @@ impl Session {
             devices,
             gate: Gate::default(),
             half_way: half_way::HalfWay::default(),
-            told_refusal: AtomicBool::new(false),
+            shortage: memory::Shortage::default(),
             output: Output::default(),
             fences: OnceLock::new(),
             application: OnceLock::new(),

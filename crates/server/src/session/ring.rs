@@ -315,12 +315,13 @@ impl Session {
         self.record(&request);
         // Once it has left, it has left.
         let leaves = matches!(request, Request::ManagedLeave(_));
+        let asks = matches!(request, Request::StreamQuery(_) | Request::EventQuery(_));
         let answer = self.dispatch(request, caller);
         drop(reach);
-        if pipelined {
+        if pipelined || asks && answer.is_no() {
             return answer;
         }
-        // Any answer may tell that some work is complete.
+        // Any other answer may tell that some work is complete.
         match self.shadows.settle().and_then(|()| self.change_coherence()) {
             Ok(()) => {
                 self.exchange_regions();

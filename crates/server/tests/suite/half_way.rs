@@ -7,8 +7,52 @@ use server::restore::{Patience, Prepared};
 use server::session::Session;
 use server::sharing::Sharing;
 use std::sync::atomic::Ordering;
+use std::sync::{Mutex, Once};
 use std::time::{Duration, Instant};
+use tracing::{Event, Level, Metadata, Subscriber, field, span};
 use wire::*;
+
+/// What has been warned of, in all sessions of this process.
+static WARNED: Mutex<Vec<String>> = Mutex::new(vec![]);
+
+struct Listener;
+
+struct Message<'a>(&'a mut Vec<String>);
+
+impl field::Visit for Message<'_> {
+    fn record_debug(&mut self, field: &field::Field, value: &dyn std::fmt::Debug) {
+        if field.name() == "message" {
+            self.0.push(format!("{value:?}"));
+        }
+    }
+}
+
+impl Subscriber for Listener {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() <= Level::WARN
+    }
+    fn event(&self, event: &Event<'_>) {
+        event.record(&mut Message(&mut WARNED.lock().unwrap()));
+    }
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+    fn enter(&self, _: &span::Id) {}
+    fn exit(&self, _: &span::Id) {}
+}
+
+/// From here on what is warned of is kept.
+fn listen() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| tracing::subscriber::set_global_default(Listener).unwrap());
+}
+
+/// What has been warned of that says this.
+fn warned(what: &str) -> Vec<String> {
+    WARNED.lock().unwrap().iter().filter(|said| said.contains(what)).cloned().collect()
+}
 
 /// A kernel of two parameters: `body` changes a number of each thread, in `%r4`, and is told in `%r0` how often.
 fn kernel(name: &str, body: &str) -> String {
@@ -119,15 +163,27 @@ fn passed(numbers: &[u32], rounds: u32) -> Vec<u32> {
 }
 
 fn launch(thread: &mut Thread, callee: Callee, stream: Stream, memory: u64, rounds: u32) {
+    launch_as((SHAPE, vec![]), thread, callee, stream, memory, rounds);
+}
+
+/// The same, of so many blocks and threads of each, with attributes.
+fn launch_as(
+    ((blocks, threads), attributes): ((u32, u32), Vec<(u32, LaunchValue)>),
+    thread: &mut Thread,
+    callee: Callee,
+    stream: Stream,
+    memory: u64,
+    rounds: u32,
+) {
     let params = [&memory.to_le_bytes()[..], &rounds.to_le_bytes()].concat();
     thread.send(Launch {
         ctx: CTX,
         stream,
         callee,
-        grid: [SHAPE.0, 1, 1],
-        block: [SHAPE.1, 1, 1],
+        grid: [blocks, 1, 1],
+        block: [threads, 1, 1],
         shared: 0,
-        attributes: vec![],
+        attributes,
         params: Bytes(params),
     });
 }
@@ -404,4 +460,105 @@ fn marked_kernels_take_turns_with_others() {
     program.thread.synchronize().unwrap();
     assert!(program.numbers() == mixed(&first(), MIXING));
     assert!(program.thread.get(other, COUNT) == passed(&first(), PASSING));
+}
+
+/// A value of a launch attribute that begins so; behind that there may be anything.
+fn value(begin: &[u8]) -> LaunchValue {
+    let mut value = [0xA5; 64];
+    value[..begin.len()].copy_from_slice(begin);
+    LaunchValue(value)
+}
+
+const COOPERATIVE: u32 = 2;
+const CLUSTER: u32 = 4;
+const EARLY: u32 = 6;
+const PRIORITY: u32 = 8;
+const PREFERRED_CLUSTER: u32 = 11;
+
+/// Attributes that change nothing stop nobody from stopping; others are told by name, once.
+#[test]
+fn a_marked_kernel_stops_with_attributes_that_change_nothing() {
+    listen();
+    let mut program = Program::new();
+    let alone = value(&[1, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0]);
+    let harmless = vec![
+        (PRIORITY, value(&[0; 4])),
+        (COOPERATIVE, value(&[1, 0, 0, 0])),
+        (EARLY, value(&[1, 0, 0, 0])),
+        (CLUSTER, alone),
+        (PREFERRED_CLUSTER, alone),
+    ];
+    let grouped = vec![(PREFERRED_CLUSTER, value(&[2, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0]))];
+    let mut expected = first();
+    for (attributes, stops) in [(harmless, true), (grouped.clone(), false), (grouped, false)] {
+        let how = (SHAPE, attributes);
+        launch_as(how, &mut program.thread, program.mix, Stream::Legacy, program.memory, MIXING / 4);
+        assert_eq!(program.disturb() > 0, stops);
+        expected = mixed(&expected, MIXING / 4);
+        assert!(program.numbers() == expected);
+    }
+    let told = warned("PREFERRED_CLUSTER_DIMENSION");
+    assert!(matches!(&told[..], [once] if once.contains("the marked mix is launched as it is")), "{told:?}");
+}
+
+/// Where a grid is on the device as a whole its blocks may wait for one another: it is launched as it is if not all of the twin's are there at a time, or could stop.
+#[test]
+fn a_grid_of_which_the_twin_does_not_fit_is_launched_as_it_is() {
+    listen();
+    let mut program = Program::new();
+    // Ten numbers more that live over the mark: what saves them takes more registers.
+    let more = |line: &str| (0..10).map(|number| line.replace('$', &number.to_string())).collect::<String>();
+    let wide = format!(
+        ".reg .u32 %m<10>;\n{}{MIX}{}",
+        more("ld.global.u32 %m$, [%a0];\n"),
+        more("xor.b32 %r4, %r4, %m$;\n")
+    );
+    // Of these there is room for 67 blocks of 32 threads that have stopped.
+    let large = format!(".local .b8 large[500000];\n{MIX}");
+    let kernels = [("wide", &wide), ("large", &large)].map(|(name, body)| kernel(name, body));
+    let text = format!(".version 7.0\n.target sm_75\n.address_size 64\n{}", kernels.concat());
+    let module = program.app.load(&mut program.thread, 40, &text);
+    let [wide, large] =
+        [(41, "wide"), (42, "large")].map(|(id, name)| program.thread.function(module, id, name));
+    let question = OccupancyBlocks { ctx: CTX, callee: wide, block: 256, shared: 0, flags: 0 };
+    let most = 16 * program.thread.call(question).unwrap() as u32;
+    let memory = program.thread.alloc(u64::from(2 * most * 256) * 4);
+    let session = std::sync::Arc::clone(&program.app.session);
+    let mut stops = |callee, shape: (u32, u32), rounds| {
+        let width = u64::from(shape.0 * shape.1);
+        let (ctx, stream) = (CTX, Stream::Legacy);
+        program.thread.send(Fill {
+            ctx,
+            stream,
+            dst: memory,
+            pitch: 0,
+            element: 4,
+            value: 7,
+            width,
+            height: 1,
+        });
+        launch_as((shape, vec![]), &mut program.thread, callee, Stream::Legacy, memory, rounds);
+        let mut half_way = 0;
+        while !program.is_done() {
+            session.close_gate(LONG).unwrap();
+            half_way += session.cut().unwrap().state.half_way.len();
+            session.open_gate();
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let expected = mixed(&[7], rounds)[0];
+        // As many as one message has, of the last blocks.
+        let seen = (shape.0 * shape.1).min(16384);
+        let last = program.thread.get(memory + (width - u64::from(seen)) * 4, seen);
+        assert!(last.iter().all(|number| *number == expected));
+        half_way > 0
+    };
+    assert!(stops(wide, (most / 2, 256), 2000), "the twin fits");
+    assert!(!stops(wide, (most, 256), 2000), "the kernel fits, and not the twin");
+    assert!(!stops(wide, (most, 256), 2000), "the same once more");
+    assert!(stops(wide, (2 * most, 256), 1000), "neither fits");
+    assert!(!stops(large, (100, 32), 2000), "there is no room for what is saved");
+    for name in ["wide", "large"] {
+        let told = warned(&format!("the marked {name} is launched as it is"));
+        assert!(matches!(&told[..], [once] if once.contains("may wait for one another")), "{told:?}");
+    }
 }

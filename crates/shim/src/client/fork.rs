@@ -1,9 +1,11 @@
-//! Telling a forked child that it is one: a page that the kernel wipes in children.
+//! Telling a forked child that it is one, by a page that the kernel wipes in children, and keeping descriptors from it.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 
 use cuda_abi::{CuError, CuResult};
+
+use super::moving::on_a_thread;
 
 /// Holds 1 in the process that has the session; NULL before there is one.
 static PAGE: AtomicPtr<AtomicU8> = AtomicPtr::new(std::ptr::null_mut());
@@ -46,4 +48,45 @@ pub fn is_child() -> bool {
     NonNull::new(PAGE.load(Ordering::Acquire))
         // SAFETY: `mark` never unmaps the page.
         .is_some_and(|page| unsafe { page.as_ref() }.load(Ordering::Relaxed) == 0)
+}
+
+/// Runs something on a thread that has its descriptors for itself: no child is given what is opened there, whoever forks it, and however.
+///
+/// # Errors
+/// What it fails with; `MAP_FAILED` when there is no such thread to be had.
+pub(super) fn with_own_descriptors<T: Send>(body: impl FnOnce() -> CuResult<T> + Send) -> CuResult<T> {
+    on_a_thread(|| {
+        // Where a filter of system calls denies it there is the moment in which a child may be given one, too.
+        // SAFETY: closes what this thread has just got for itself, and nothing that others have.
+        unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE) };
+        body()
+    })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::os::fd::FromRawFd;
+
+    /// Whether a thread has a descriptor of that file.
+    fn has(thread: &str, name: &str) -> bool {
+        let all = std::fs::read_dir(format!("/proc/{thread}/fd")).unwrap().flatten();
+        all.filter_map(|entry| std::fs::read_link(entry.path()).ok())
+            .any(|file| file.to_string_lossy().contains(name))
+    }
+
+    #[test]
+    fn others_have_no_descriptor_of_what_is_opened_apart() {
+        let (ours, others) = with_own_descriptors(|| {
+            // SAFETY: a NUL-terminated name.
+            let file = unsafe { libc::memfd_create(c"apart".as_ptr(), libc::MFD_CLOEXEC) };
+            // SAFETY: the descriptor just made.
+            let _file = unsafe { File::from_raw_fd(file) };
+            Ok((has("thread-self", "memfd:apart"), has("self", "memfd:apart")))
+        })
+        .unwrap();
+        assert_eq!((ours, others), (true, false));
+    }
 }

@@ -14,12 +14,16 @@ use super::moving::{Aside, Pages, on_a_thread, open, stillness};
 use super::registered::Place;
 use super::session::{SESSION, Session};
 
-/// Whether this process is about to fork, or has just done so.
+/// Whether this process is about to fork, or has just done so: nothing is moved then.
 static FORKING: AtomicBool = AtomicBool::new(false);
+/// Whether something is private for that.
+static IS_PARTED: AtomicBool = AtomicBool::new(false);
 /// What is private meanwhile.
 static PARTED: Mutex<Vec<Parted>> = Mutex::new(Vec::new());
 /// The longest that a call waits for a fork: another handler of the program's may wait for that very call.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How often who waits looks whether it is over.
+const LOOK: Duration = Duration::from_micros(50);
 
 /// Pages that are private for a moment.
 struct Parted {
@@ -42,7 +46,7 @@ pub(super) fn watch() {
 /// Waits while this process forks: what the device writes is not seen in registered memory then.
 #[inline]
 pub(super) fn settled() {
-    if FORKING.load(Ordering::Acquire) {
+    if IS_PARTED.load(Ordering::Acquire) {
         wait();
     }
 }
@@ -50,20 +54,22 @@ pub(super) fn settled() {
 #[cold]
 fn wait() {
     let until = Instant::now() + PATIENCE;
-    while FORKING.load(Ordering::Acquire) && Instant::now() < until {
-        std::thread::sleep(Duration::from_micros(50));
+    while IS_PARTED.load(Ordering::Acquire) && Instant::now() < until {
+        std::thread::sleep(LOOK);
     }
 }
 
-/// Held by whoever moves memory; nobody forks meanwhile.
+/// Held by whoever moves memory; nobody forks meanwhile. Where nothing is parted this, too, waits no longer than a call.
 pub(super) fn moving(session: &Session) -> MutexGuard<'_, ()> {
+    let until = Instant::now() + PATIENCE;
     loop {
         let guard = session.moving.lock().unwrap_or_else(PoisonError::into_inner);
-        if !FORKING.load(Ordering::Acquire) {
+        let is_given_up = !IS_PARTED.load(Ordering::Acquire) && Instant::now() >= until;
+        if !FORKING.load(Ordering::Acquire) || is_given_up {
             return guard;
         }
         drop(guard);
-        wait();
+        std::thread::sleep(LOOK);
     }
 }
 
@@ -74,11 +80,13 @@ fn parted() -> MutexGuard<'static, Vec<Parted>> {
 extern "C" fn before() {
     let Some(session) = SESSION.get().filter(|_| !fork::is_child()) else { return };
     let _moving = moving(session);
+    // The lock is left before the fork, and this is not.
+    FORKING.store(true, Ordering::Release);
     let moved = session.memory.moved();
     if moved.is_empty() {
         return;
     }
-    FORKING.store(true, Ordering::Release);
+    IS_PARTED.store(true, Ordering::Release);
     // One whose file cannot be mapped, for want of memory, is shared with the child; the log says so.
     let _ = on_a_thread(|| {
         let mut all = Vec::new();
@@ -107,7 +115,15 @@ extern "C" fn before() {
 }
 
 extern "C" fn after() {
-    let Some(session) = SESSION.get().filter(|_| FORKING.load(Ordering::Acquire)) else { return };
+    if let Some(session) = SESSION.get().filter(|_| IS_PARTED.load(Ordering::Acquire)) {
+        join(session);
+        IS_PARTED.store(false, Ordering::Release);
+    }
+    FORKING.store(false, Ordering::Release);
+}
+
+/// Has what is private be the files' again.
+fn join(session: &Session) {
     let mut all = std::mem::take(&mut *parted());
     let _ = on_a_thread(|| -> CuResult {
         let still = stillness(&session.folder.with_file_name("hello.sock")).ok();
@@ -122,13 +138,12 @@ extern "C" fn after() {
         drop(still);
         moved.map_err(|_| cuda_abi::CuError::MAP_FAILED)
     });
-    drop(all);
-    FORKING.store(false, Ordering::Release);
 }
 
 /// The child's copy is its own; it has no use for the rest.
 extern "C" fn child() {
     drop(std::mem::take(&mut *parted()));
+    IS_PARTED.store(false, Ordering::Release);
     FORKING.store(false, Ordering::Release);
 }
 

@@ -12,7 +12,7 @@ use super::advice::{Advised, Home};
 use super::context::{Context, Owner};
 use super::memory::{ARENAS, DEVICE, File, Holder, Kind, PINNED};
 use super::thread::Call;
-use super::{forking, pinned, reserved};
+use super::{fork, pinned, reserved};
 
 /// Shadows are whole pages.
 const PAGE: u64 = 4096;
@@ -71,6 +71,14 @@ fn remedy() -> &'static str {
     } else {
         ". On the device it needs CAP_SYS_PTRACE in the process, or vm.unprivileged_userfaultfd = 1, or that the job is run with --user-faults and the program keeps the LD_PRELOAD that this sets"
     }
+}
+
+/// Has nobody touch shadow pages that are about to go, or whoever likes touch them again: when they are kept no more they read as zeros.
+pub(super) fn guard(address: u64, bytes: u64, is_guarded: bool) {
+    let rights = if is_guarded { libc::PROT_NONE } else { libc::PROT_READ | libc::PROT_WRITE };
+    let pages = bytes.next_multiple_of(PAGE) as usize;
+    // SAFETY: a region's pages, as long as they are. What the program has unmapped of them ends it; no harm is done by what is left.
+    unsafe { libc::mprotect(std::ptr::without_provenance_mut(address as usize), pages, rights) };
 }
 
 /// Takes shadow pages away; addresses that were reserved stay so.
@@ -186,10 +194,11 @@ impl Call<'_> {
         if known.given {
             return Ok(None);
         }
-        // A child would have it, if it came before it is given away.
-        let _alone = forking::moving(self.session);
         let path = self.session.folder.with_file_name("hello.sock");
-        let given = hello::give_userfault(&path, bounces()).map_err(|error| {
+        // A child would have it, if it came before it is given away.
+        let given = fork::with_own_descriptors(|| Ok(hello::give_userfault(&path, bounces())));
+        let given = given.map_err(|_| "there is no thread to make a userfaultfd".to_owned())?;
+        let given = given.map_err(|error| {
             let is_denied =
                 matches!(&error, TransportError::Io { source, .. } if source.raw_os_error() == libc::EPERM);
             format!("{error}{}", if is_denied { remedy() } else { "" })
@@ -212,17 +221,14 @@ impl Call<'_> {
     fn keep_shadow(&mut self, id: PinnedId, address: u64, bytes: u64) -> CuResult<Result<(), String>> {
         let file = self.session.folder.join(format!("shadow-{}", id.0));
         let pages = bytes.checked_next_multiple_of(PAGE).ok_or(CuError::MAP_FAILED)?;
-        {
-            let _alone = forking::moving(self.session);
-            reserved::keep_for_shadows();
-            let kept = reserved::are_kept(address, pages);
-            let fixed = if kept { libc::MAP_FIXED } else { libc::MAP_FIXED_NOREPLACE };
-            // SAFETY: what is replaced, if anything, is this library's own reservation, in which the server has just allocated these addresses.
-            let mapped = unsafe { pinned::map_within(&DEVICE, &file, (address, pages), fixed) };
-            if let Err(error) = mapped {
-                let taken = if kept { None } else { pinned::taken(address, pages) };
-                return taken.map_or(Err(error), |reason| Ok(Err(reason)));
-            }
+        reserved::keep_for_shadows();
+        let reserved = reserved::are_kept(address, pages);
+        let fixed = if reserved { libc::MAP_FIXED } else { libc::MAP_FIXED_NOREPLACE };
+        // SAFETY: what is replaced, if anything, is this library's own reservation, in which the server has just allocated these addresses.
+        let mapped = unsafe { pinned::map_within(&DEVICE, &file, (address, pages), fixed) };
+        if let Err(error) = mapped {
+            let taken = if reserved { None } else { pinned::taken(address, pages) };
+            return taken.map_or(Err(error), |reason| Ok(Err(reason)));
         }
         let kept = self.ask(&ManagedKeep { address });
         if kept.is_err() {
@@ -250,7 +256,9 @@ impl Call<'_> {
         }
         let allocation = self.session.memory.remove(address, |kind| file(kind).is_some());
         let allocation = allocation.ok_or(CuError::INVALID_VALUE)?;
+        guard(address, allocation.bytes, true);
         if let Err(error) = self.ask(&ManagedLeave { address }) {
+            guard(address, allocation.bytes, false);
             self.session.memory.insert(allocation);
             return Err(error);
         }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGua
 use wire::{PinnedId, PoolId};
 
 use super::advice::Advised;
-use super::context::Owner;
+use super::context::{Context, Owner};
 use super::moving::Pages;
 use crate::graph::GraphMemory;
 
@@ -208,6 +208,16 @@ impl Memory {
             _ => None,
         };
         self.read().values().filter_map(pages).collect()
+    }
+
+    /// Managed memory with shadow pages that goes with that context: addresses and bytes.
+    pub fn shadowed(&self, context: &Context) -> Vec<(u64, u64)> {
+        let goes = |found: &&Allocation| {
+            matches!(found.kind, Kind::Managed { .. })
+                && ARENAS.contains(&found.base)
+                && found.owner.is(context)
+        };
+        self.read().values().filter(goes).map(|found| (found.base, found.bytes)).collect()
     }
 
     /// Whether some of these pages have been moved.

@@ -145,7 +145,7 @@ pub(super) fn stillness(hello: &Path) -> CuResult<Stillness> {
 }
 
 /// Runs something on a thread of its own, which takes no signals, and waits for it.
-pub(super) fn on_a_thread(body: impl FnOnce() -> CuResult + Send) -> CuResult {
+pub(super) fn on_a_thread<T: Send>(body: impl FnOnce() -> CuResult<T> + Send) -> CuResult<T> {
     let work = || {
         forbid_calls();
         body()

@@ -11,8 +11,8 @@ use wire::{ContextId, Notice, PinnedAlloc, PinnedId, PinnedPlace};
 
 use super::context::Owner;
 use super::memory::{File, Kind, PINNED};
+use super::slabs;
 use super::thread::Call;
-use super::{forking, slabs};
 use crate::log::{self, Level};
 
 /// `cuMemHostGetFlags` says this of every allocation: with unified addressing all of it is mapped.
@@ -47,11 +47,7 @@ impl Call<'_> {
         let PinnedPlace { address, slab } = self.ask(&PinnedAlloc { ctx, pinned: id, bytes, flags })?;
         let mapped = match slab {
             Some(slab) => slabs::map(self.session, slab, (address, bytes)),
-            None => {
-                // A child would have it, if it came before the mapping is kept from it.
-                let _alone = forking::moving(self.session);
-                map(&self.session.folder.join(format!("pinned-{}", id.0)), address, bytes)
-            }
+            None => map(&self.session.folder.join(format!("pinned-{}", id.0)), address, bytes),
         };
         if let Err(error) = mapped {
             let (address, bytes) = slab.unwrap_or((address, bytes));
@@ -130,17 +126,10 @@ pub(super) unsafe fn map_within(
         return Err(failed("open", path));
     }
     let wanted = std::ptr::without_provenance_mut(address as usize);
+    // A child that comes before it is kept from children can touch nothing there either, however it is forked.
     // SAFETY: as the caller says.
-    let got = unsafe {
-        libc::mmap(
-            wanted,
-            bytes as usize,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_SHARED | fixed,
-            file,
-            0,
-        )
-    };
+    let got =
+        unsafe { libc::mmap(wanted, bytes as usize, libc::PROT_NONE, libc::MAP_SHARED | fixed, file, 0) };
     let failure = (got != wanted).then(|| failed("map", path));
     // SAFETY: the descriptor opened above.
     unsafe { libc::close(file) };
@@ -152,7 +141,11 @@ pub(super) unsafe fn map_within(
         return Err(failure);
     }
     // SAFETY: the mapping just made.
-    if unsafe { libc::madvise(got, bytes as usize, libc::MADV_DONTFORK) } != 0 {
+    let is_ours = unsafe {
+        libc::madvise(got, bytes as usize, libc::MADV_DONTFORK) == 0
+            && libc::mprotect(got, bytes as usize, libc::PROT_READ | libc::PROT_WRITE) == 0
+    };
+    if !is_ours {
         let failure = failed("keep from children", path);
         // SAFETY: the same; nobody knows it yet.
         unsafe { libc::munmap(got, bytes as usize) };
@@ -193,4 +186,55 @@ fn failed(what: &str, path: &Path) -> CuError {
     // The process has as many mappings as it may have.
     let full = error.raw_os_error() == Some(libc::ENOMEM);
     if full { CuError::OUT_OF_MEMORY } else { CuError::MAP_FAILED }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    /// Forks a child by `fork`, and answers whether it could read what is at an address.
+    fn child_reads(address: u64, pipe: libc::c_int, fork: impl Fn() -> libc::c_long) -> bool {
+        let child = fork();
+        if child == 0 {
+            let byte = std::ptr::with_exposed_provenance(address as usize);
+            // SAFETY: the kernel refuses to read what is not there; the child ends at once.
+            unsafe { libc::_exit(i32::from(libc::write(pipe, byte, 1) == 1)) }
+        }
+        let mut status = 0;
+        // SAFETY: waits for that child.
+        assert_eq!(libc::c_long::from(unsafe { libc::waitpid(child as i32, &raw mut status, 0) }), child);
+        status != 0
+    }
+
+    #[test]
+    fn no_child_reads_what_is_being_mapped() {
+        const BYTES: u64 = 2 << 20;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pinned");
+        std::fs::File::create(&path).unwrap().set_len(BYTES).unwrap();
+        let (address, is_over) = (PINNED.start + (1 << 30), AtomicBool::new(false));
+        let mut pipe = [0; 2];
+        // SAFETY: an array of two.
+        assert_eq!(unsafe { libc::pipe(pipe.as_mut_ptr()) }, 0);
+        // SAFETY: the children call what may be called there, and end.
+        let ways: [fn() -> libc::c_long; 2] = [
+            || unsafe { libc::fork().into() },
+            || unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) },
+        ];
+        let read = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    map(&path, address, BYTES).unwrap();
+                    // SAFETY: nobody uses it but children, who have it not.
+                    unsafe { unmap(address, BYTES) };
+                }
+            });
+            let read = (0..2000).filter(|at| child_reads(address, pipe[1], ways[at % 2])).count();
+            is_over.store(true, Ordering::Relaxed);
+            read
+        });
+        assert_eq!(read, 0);
+    }
 }

@@ -324,6 +324,9 @@ impl Session {
         // Who allocates meanwhile does not wait for work. What that fails with the end does, too.
         let _ = call.ask(&ContextSynchronize { ctx: context.id });
         let alone = self.placing.write().unwrap_or_else(PoisonError::into_inner);
+        for (address, bytes) in self.memory.shadowed(context) {
+            managed::guard(address, bytes, true);
+        }
         let done = match call.ask(&ContextDestroy { ctx: context.id }).and(earlier) {
             Err(error) if error.is_sticky() => Ok(()),
             done => done,

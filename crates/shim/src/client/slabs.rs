@@ -7,9 +7,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use cuda_abi::{CuError, CuResult};
 use wire::{PinnedFree, PinnedId, SlabFree};
 
+use super::pinned;
 use super::session::Session;
 use super::thread::Call;
-use super::{forking, pinned};
 use crate::log::{self, Level};
 
 /// The slabs that are mapped: bytes by base.
@@ -35,14 +35,8 @@ pub(super) fn map(session: &Session, (base, bytes): (u64, u64), piece: (u64, u64
         );
         return Err(CuError::MAP_FAILED);
     }
-    let is_mapped = |slabs: &BTreeMap<u64, u64>| slabs.get(&base) == Some(&bytes);
-    if is_mapped(&session.slabs.lock()) {
-        return Ok(());
-    }
-    // A child would have it, if it came before the mapping is kept from it.
-    let _alone = forking::moving(session);
     let mut slabs = session.slabs.lock();
-    if !is_mapped(&slabs) {
+    if slabs.get(&base) != Some(&bytes) {
         pinned::map(&session.folder.join(format!("slab-{base:x}")), base, bytes)?;
         slabs.insert(base, bytes);
     }

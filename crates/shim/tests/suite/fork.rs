@@ -1,8 +1,12 @@
 //! A child forked from a process that uses CUDA: calls fail as the driver's do, and it can end.
 #![allow(clippy::unwrap_used)]
 
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
 use cuda_abi::CuError;
-use cuda_shim::api::{context::*, initialization::*, memory::*};
+use cuda_shim::api::{context::*, host_memory::*, initialization::*, memory::*};
 
 /// Runs `child` in a forked process and tells how it ended: 0 when it returned true.
 fn forked(child: impl FnOnce() -> bool) -> i32 {
@@ -53,4 +57,41 @@ fn a_thread_of_the_child_can_end() {
         })
     });
     assert_eq!(ended.join().unwrap(), 0);
+}
+
+/// Waited for where a process is about to fork and the handlers of the shim have run, and with whom memory is registered then.
+static ABOUT: Barrier = Barrier::new(2);
+static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
+static WAS_REGISTERED: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn about_to_fork() {
+    ABOUT.wait();
+    std::thread::sleep(Duration::from_millis(300));
+    WAS_REGISTERED.store(IS_REGISTERED.load(Ordering::SeqCst), Ordering::SeqCst);
+}
+
+#[test]
+fn nothing_is_moved_while_the_process_forks() {
+    crate::fake::start();
+    // The last handler to come is the first to run: the shim's comes with the first registration.
+    // SAFETY: a function of this program.
+    assert_eq!(unsafe { libc::pthread_atfork(Some(about_to_fork), None, None) }, 0);
+    let mut memory = [[0u8; 8192]; 2];
+    let [first, second] = memory.each_mut().map(|part| part.as_mut_ptr().expose_provenance());
+    let register = |address| {
+        let address = std::ptr::with_exposed_provenance_mut(address);
+        // SAFETY: memory of this test's, which outlives it.
+        unsafe { cuMemHostRegister_v2(address, 8192, 0).unwrap() };
+    };
+    register(first);
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            crate::fake::start();
+            ABOUT.wait();
+            register(second);
+            IS_REGISTERED.store(true, Ordering::SeqCst);
+        });
+        assert_eq!(forked(|| !WAS_REGISTERED.load(Ordering::SeqCst)), 0);
+    });
+    assert!(IS_REGISTERED.load(Ordering::SeqCst), "it is when the child is there");
 }

@@ -4,6 +4,7 @@
 use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::mem::MaybeUninit;
 use std::ptr::null_mut;
+use std::sync::Mutex;
 
 use crate::fake::{Fake, MANAGED, PINNED, SHADOWS, start};
 use cuda_abi::{CuError, sys};
@@ -144,6 +145,35 @@ fn nobody_reads_beyond_a_region_with_shadows_or_what_was_one() {
     // SAFETY: a byte of the other region.
     assert_eq!(unsafe { std::ptr::with_exposed_provenance::<u8>(second as usize).read() }, 7);
     assert_eq!(notices(fake), [""; 0]);
+}
+
+#[test]
+fn nobody_reads_a_region_that_is_about_to_go() {
+    static FOUND: Mutex<Vec<Option<String>>> = Mutex::new(Vec::new());
+    let fake = start();
+    let look = |request: &wire::Request| {
+        let address = match request {
+            wire::Request::ManagedLeave(m) => m.address,
+            wire::Request::ContextDestroy(_) => SHADOWS + (2 << 20),
+            _ => return,
+        };
+        FOUND.lock().unwrap().push(rights(address));
+    };
+    fake.looking.set(look).unwrap();
+    let (first, mut context) = (managed(LARGE), null_mut());
+    // SAFETY: the pointer is this test's; a byte of a region, which nobody uses afterwards.
+    unsafe {
+        cuCtxCreate_v4(&raw mut context, null_mut(), 0, 0).unwrap();
+        assert_eq!((first, managed(LARGE)), (SHADOWS, SHADOWS + (2 << 20)));
+        fake.failing.lock().unwrap().insert("ManagedLeave", CuError::UNKNOWN);
+        assert_eq!(cuMemFree_v2(first), Err(CuError::UNKNOWN));
+        fake.failing.lock().unwrap().clear();
+        std::ptr::with_exposed_provenance_mut::<u8>(first as usize).write(7);
+        cuCtxDestroy_v2(context).unwrap();
+        assert_eq!(rights(first).unwrap(), "rw-s", "it is another context's");
+        cuMemFree_v2(first).unwrap();
+    }
+    assert_eq!(*FOUND.lock().unwrap(), ["---s"; 3].map(|rights| Some(rights.to_owned())));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use backend::{Backend, Fill, Launch, Range};
 use cpt::{Group, context};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
-use wire::CuError;
+use wire::{CuError, LaunchValue};
 
 /// The most threads of a block, and bytes of shared memory, that any device has.
 const THREADS_MOST: u64 = 1024;
@@ -26,14 +26,13 @@ pub(super) struct Size {
 }
 
 impl Size {
-    /// That of a launch of a kernel; none where it is more, or less, than can be stopped.
+    /// That of a launch of a kernel; none where no device has such.
     pub(super) fn of(kernel: &cpt::Kernel, launched: &Launched) -> Option<Self> {
         let shared = launched.shared;
         let product = |of: [u32; 3]| of.into_iter().try_fold(1u64, |all, one| all.checked_mul(one.into()));
         let (blocks, threads) = (product(launched.grid)?, product(launched.block)?);
-        let done = blocks.checked_mul(context::words(threads.min(THREADS_MOST)) * 4)?;
-        let fits =
-            blocks > 0 && (1..=THREADS_MOST).contains(&threads) && shared <= SHARED_MOST && done <= DONE_MOST;
+        blocks.checked_mul(THREADS_MOST)?;
+        let fits = blocks > 0 && (1..=THREADS_MOST).contains(&threads) && shared <= SHARED_MOST;
         fits.then(|| Self { blocks, threads, frame: kernel.frame.bytes(threads, shared.into()) })
     }
 
@@ -41,9 +40,23 @@ impl Size {
         self.blocks
     }
 
-    /// Bytes of the kernel's context, and behind that of what says which threads are done.
+    pub(super) fn threads(self) -> u64 {
+        self.threads
+    }
+
+    /// Bytes of what says which threads are done.
+    fn done(self) -> u64 {
+        self.blocks * context::words(self.threads) * 4
+    }
+
+    /// Whether that is more than there is room for.
+    pub(super) fn is_too_large(self) -> bool {
+        self.done() > DONE_MOST
+    }
+
+    /// Bytes of the kernel's context, and of that behind it.
     pub(super) fn control(self) -> u64 {
-        context::BYTES + self.blocks * context::words(self.threads) * 4
+        context::BYTES.saturating_add(self.done())
     }
 
     /// Whether threads can stop that have room for so many blocks: others go on to their end, but those of a grid with barriers of its own wait for one another.
@@ -69,6 +82,8 @@ pub(in crate::session) struct Flight {
     pub(super) beside: Arc<Stream>,
     pub(super) function: Arc<Function>,
     pub(super) launched: Launched,
+    /// With which it is launched, the first time or again; an image has those alone that it takes.
+    pub(super) attributes: Vec<(u32, LaunchValue)>,
     pub(super) size: Size,
     /// The context of the kernel, and behind that which threads are done.
     pub(super) control: Range,
@@ -236,7 +251,7 @@ impl Flight {
             block,
             shared,
             stream: self.stream.arg(),
-            attributes: twin.attributes(),
+            attributes: &self.attributes,
             params: &params,
         };
         let launched = self.backend().launch(ctx.raw, &launch);
@@ -319,8 +334,23 @@ fn from_the_last(blocks: u64, most: u64) -> impl Iterator<Item = (u64, u64)> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::objects::Rewritten;
+
+    #[test]
+    fn of_grids_without_end_is_not_known_which_threads_are_done() {
+        let marked = ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry run()\n{\n.pragma \"cpt\";\nret;\n}\n";
+        let code = Rewritten::of(marked.as_bytes(), false).unwrap();
+        let size = |grid| {
+            let launched = Launched { callee: 0, grid, block: [1024, 1, 1], shared: 0, params: vec![] };
+            Size::of(code.kernel("run").unwrap(), &launched)
+        };
+        assert!(!size([1 << 19, 1, 1]).unwrap().is_too_large());
+        assert!(size([1 << 19, 2, 1]).unwrap().is_too_large());
+        assert!(size([0, 1, 1]).is_none() && size([u32::MAX; 3]).is_none(), "no device has such");
+    }
 
     #[test]
     fn every_block_is_in_one_piece() {

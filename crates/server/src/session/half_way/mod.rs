@@ -2,6 +2,7 @@
 //! (`docs/in-kernel.md`).
 
 mod flight;
+mod reason;
 mod record;
 mod turns;
 
@@ -17,12 +18,14 @@ use crate::failure::Result;
 use crate::objects::{Function, Module, Stream, StreamKey, Twin};
 use crate::session::Reached;
 use crate::{lock, read};
-use backend::Range;
+use backend::{Range, RawFunction};
 use flight::{Fate, Size, Stage, State};
-use std::collections::BTreeMap;
+use reason::AsItIs;
+use std::collections::{BTreeMap, HashSet};
+use std::mem::{Discriminant, discriminant};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use wire::{Bytes, Message, Request};
+use wire::{Bytes, LaunchValue, Message, Request};
 
 /// The most memory for blocks that have stopped; those that find no room go on to their end.
 const FRAMES_MOST: u64 = 1 << 30;
@@ -35,6 +38,8 @@ pub(crate) struct HalfWay {
     /// How many are not known to be done.
     count: AtomicUsize,
     board: Mutex<Board>,
+    /// Of which kernels it has been told why they are launched as they are.
+    told: Mutex<HashSet<(String, Discriminant<AsItIs>)>>,
 }
 
 /// Who is where. Whoever holds it waits for no other lock.
@@ -76,7 +81,7 @@ impl Session {
         function: &Arc<Function>,
         (callee, launch): (u64, &wire::Launch),
     ) -> Option<Arc<Flight>> {
-        let twin = function.twin.as_ref().filter(|twin| twin.stops_with(&launch.attributes))?;
+        let twin = function.twin.as_ref()?;
         let Bytes(params) = &launch.params;
         let launched = Launched {
             callee,
@@ -87,37 +92,70 @@ impl Session {
         };
         // What is wrong with a launch the device library says.
         let size = Size::of(&twin.kernel, &launched)?;
-        let at_a_time = self.blocks_at_a_time(stream, twin, &launched)?;
-        let capacity = at_a_time.min(size.blocks()).min(FRAMES_MOST / size.frame);
-        if !size.can_stop(twin, capacity) {
-            tracing::debug!(
-                "{} is launched as it is: its grid has {} blocks, and room for {capacity}",
-                function.name,
-                size.blocks()
-            );
-            return None;
+        let attributes = twin.attributes_for(&launch.attributes).map_err(AsItIs::Attributes);
+        let flight = attributes
+            .and_then(|attributes| self.prepare((stream, function, twin), launched, size, attributes))
+            .and_then(|flight| self.enter(flight, ring));
+        flight.map_err(|why| self.half_way.tell(function, &why)).ok()
+    }
+
+    /// What it takes to launch a twin, memory included.
+    fn prepare(
+        &self,
+        (stream, function, twin): (&Arc<Stream>, &Arc<Function>, &Twin),
+        launched: Launched,
+        size: Size,
+        attributes: Vec<(u32, LaunchValue)>,
+    ) -> std::result::Result<Flight, AsItIs> {
+        if size.is_too_large() {
+            return Err(AsItIs::Threads(size.blocks() * size.threads()));
         }
-        let capacity = u32::try_from(capacity).unwrap_or(u32::MAX);
-        let beside = self.own_stream(&stream.ctx, StreamKey::Stops(stream.ctx.id())).ok()?;
-        // Where memory is full a checkpoint waits.
-        let control = self.device_range(stream, size.control())?;
-        let Some(stopped) = size.stopped(capacity).and_then(|bytes| self.device_range(stream, bytes)) else {
-            self.free_range(stream, control, false);
-            return None;
-        };
-        let flight = Arc::new(Flight {
+        let capacity = self.room((stream, function, twin), &launched, size)?;
+        let beside = self.own_stream(&stream.ctx, StreamKey::Stops(stream.ctx.id()))?;
+        let range = |bytes| self.device_range(stream, bytes).ok_or(AsItIs::Memory(bytes));
+        let control = range(size.control())?;
+        let stopped = size.stopped(capacity).ok_or(AsItIs::Memory(u64::MAX)).and_then(range);
+        let stopped = stopped.inspect_err(|_| self.free_range(stream, control, false))?;
+        Ok(Flight {
             stream: Arc::clone(stream),
             beside,
             function: Arc::clone(function),
             launched,
+            attributes,
             size,
             control,
             stage: Mutex::new(Stage { stopped, capacity, from: None, state: State::Waiting }),
-        });
+        })
+    }
+
+    /// For how many blocks of a launch there have to be frames.
+    fn room(
+        &self,
+        (stream, function, twin): (&Stream, &Function, &Twin),
+        launched: &Launched,
+        size: Size,
+    ) -> std::result::Result<u32, AsItIs> {
+        let at_a_time = self.blocks_at_a_time(stream, twin.raw, launched);
+        if at_a_time == 0 {
+            return Err(AsItIs::Block(size.threads()));
+        }
+        let (blocks, room) = (size.blocks(), at_a_time.min(FRAMES_MOST / size.frame));
+        // Blocks that are all there at a time may wait for one another: for one that is not there yet, or, if they find no frame, for one that has stopped.
+        let may_wait =
+            || !size.can_stop(twin, room) || blocks <= self.blocks_at_a_time(stream, function.raw, launched);
+        if room < blocks && may_wait() {
+            return Err(AsItIs::Grid { blocks, room });
+        }
+        Ok(u32::try_from(room.min(blocks)).unwrap_or(u32::MAX))
+    }
+
+    /// Has what comes behind a flight wait for it.
+    fn enter(&self, flight: Flight, ring: u16) -> std::result::Result<Arc<Flight>, AsItIs> {
+        let flight = Arc::new(flight);
         let is_free = {
             let table = read(&self.table);
             let mut board = lock(&self.half_way.board);
-            let ours = behind(stream);
+            let ours = behind(&flight.stream);
             let mut others = board.claims.iter().filter(|(other, _)| **other != ring);
             let is_free = others.all(|(_, theirs)| !theirs.conflicts(&ours, &table));
             if is_free {
@@ -127,15 +165,16 @@ impl Session {
         };
         if !is_free {
             self.let_go(&flight, false);
+            return Err(AsItIs::Beside);
         }
-        is_free.then_some(flight)
+        Ok(flight)
     }
 
     /// Launches it, while its stream is given work; false where it is to be launched as it is after all.
     pub(super) fn take_off(&self, flight: &Arc<Flight>) -> bool {
-        let submitted = flight.submit(&mut flight.stage());
-        if let Err(failure) = &submitted {
-            tracing::debug!("{} is launched as it is: {failure}", flight.name());
+        let submitted = flight.submit(&mut flight.stage()).map_err(AsItIs::from);
+        if let Err(why) = &submitted {
+            self.half_way.tell(&flight.function, why);
             self.forget(flight, true);
         }
         submitted.is_ok()
@@ -152,14 +191,15 @@ impl Session {
         self.half_way.add(&mut lock(&self.half_way.board), Arc::new(flight));
     }
 
-    /// How many blocks of a launch the device has at a time, at most; none where it has none of the twin, which needs more registers.
-    fn blocks_at_a_time(&self, stream: &Stream, twin: &Twin, launched: &Launched) -> Option<u64> {
+    /// How many blocks of a launch of this the device has at a time, at most.
+    fn blocks_at_a_time(&self, stream: &Stream, function: RawFunction, launched: &Launched) -> u64 {
         let (backend, device) = (self.backend(), stream.ctx.device());
         let threads = launched.block.iter().product();
-        let each =
-            backend.occupancy_blocks(stream.ctx.raw, twin.raw, threads, launched.shared.into(), 0).ok()?;
+        let each = backend
+            .occupancy_blocks(stream.ctx.raw, function, threads, launched.shared.into(), 0)
+            .unwrap_or(0);
         let multiprocessors = backend.devices().get(device).map_or(1, multiprocessors);
-        u64::try_from(each).ok().filter(|each| *each > 0).map(|each| each * u64::from(multiprocessors))
+        u64::try_from(each).unwrap_or(0) * u64::from(multiprocessors)
     }
 
     /// Device memory of the server's own that is in images; none where there is not so much.
@@ -354,6 +394,16 @@ impl Session {
 }
 
 impl HalfWay {
+    /// Says why a kernel is launched as it is, each reason once.
+    fn tell(&self, function: &Function, why: &AsItIs) {
+        if lock(&self.told).insert((function.name.clone(), discriminant(why))) {
+            tracing::warn!(
+                "the marked {} is launched as it is, and a checkpoint waits for its end: {why}",
+                function.name
+            );
+        }
+    }
+
     fn add(&self, board: &mut Board, flight: Arc<Flight>) {
         board.flights.push(flight);
         self.count.store(board.flights.len(), Ordering::Release);

@@ -99,12 +99,13 @@ impl Session {
         {
             return Err(wrong("its memory has another size"));
         }
-        let at_a_time = self.blocks_at_a_time(&stream, twin, &record.launched).unwrap_or(0);
+        let at_a_time = self.blocks_at_a_time(&stream, twin.raw, &record.launched);
         if !size.can_stop(twin, at_a_time.min(record.capacity.into())) {
             return Err(wrong(
                 "its blocks wait for one another, and the device does not have them all at a time",
             ));
         }
+        let attributes = twin.attributes().to_vec();
         let stage =
             Stage { stopped: record.stopped, capacity: record.capacity, from: None, state: State::Stopped };
         self.add_half_way(Flight {
@@ -112,6 +113,7 @@ impl Session {
             beside,
             function: Arc::clone(&function),
             launched: record.launched.clone(),
+            attributes,
             size,
             control: record.control,
             stage: Mutex::new(stage),

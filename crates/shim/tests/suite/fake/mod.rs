@@ -35,6 +35,8 @@ pub struct Fake {
     pub seen: Mutex<Vec<(usize, Request)>>,
     /// Messages that fail, by name.
     pub failing: Mutex<HashMap<&'static str, CuError>>,
+    /// What is looked at before messages are executed.
+    pub looking: OnceLock<fn(&Request)>,
     /// What the device prints with the next synchronisation.
     pub printing: Mutex<(u64, Vec<u8>)>,
     memory: Mutex<Vec<u8>>,
@@ -139,6 +141,7 @@ impl Fake {
             folder,
             seen: Mutex::default(),
             failing: Mutex::default(),
+            looking: OnceLock::new(),
             printing: Mutex::default(),
             memory: Mutex::new(vec![0; DEVICE_BYTES]),
             arrays: Mutex::default(),
@@ -202,6 +205,9 @@ impl Fake {
     }
 
     fn execute(&self, reader: &mut RingReader, request: Request) {
+        if let Some(look) = self.looking.get() {
+            look(&request);
+        }
         self.seen.lock().unwrap().push((reader.index().get(), request.clone()));
         let failure = self.failing.lock().unwrap().get(request.name()).copied();
         if request.is_pipelined() {
