@@ -67,20 +67,22 @@ pub(crate) fn append(to: &mut Vec<u8>, opcode: u16, flags: u16, call: u64, messa
     header[8..].copy_from_slice(&call.to_le_bytes());
 }
 
-/// Reads a message into `body`, unless it is longer than such a message may be. What is not there yet takes no memory.
+/// Reads a message into `body`, unless it is longer than such a message may be. What is not there yet takes no memory, and what was
+/// needed for a long one before is given back.
 pub(crate) fn read(
     from: &mut impl Read,
-    limit: impl FnOnce(u16) -> usize,
+    limit: impl FnOnce(&Header) -> usize,
     body: &mut Vec<u8>,
 ) -> io::Result<Header> {
+    body.clear();
+    body.shrink_to(SHORT_MAX);
     let mut head = [0; HEADER];
     from.read_exact(&mut head)?;
     let header = Header::of(head);
     let bytes = header.bytes as usize;
-    if bytes > limit(header.opcode) {
+    if bytes > limit(&header) {
         return Err(invalid(format!("message {} of {bytes} bytes is too long", header.opcode)));
     }
-    body.clear();
     if bytes <= SHORT_MAX {
         body.resize(bytes, 0);
         from.read_exact(body)?;

@@ -193,6 +193,17 @@ pub(crate) fn call_limit(opcode: u16) -> usize {
     }
 }
 
+/// How long an answer to a call may be.
+pub(crate) fn answer_limit(opcode: u16) -> usize {
+    match opcode {
+        ModuleLoad::OPCODE | Link::OPCODE | ModuleFunctions::OPCODE | PlaceEnd::OPCODE => LONG_MAX,
+        _ => SHORT_MAX,
+    }
+}
+
+/// The most tickets that a word tells.
+pub(crate) const TICKETS_MAX: usize = 64 << 10;
+
 /// What the far end is, first of all.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Hello {
@@ -247,7 +258,16 @@ pub(crate) enum Word {
 }
 
 impl Word {
-    pub(crate) const LIMIT: usize = LONG_MAX;
+    /// How long it may be, an answer as long as `answer` says.
+    pub(crate) fn limit(opcode: u16, answer: impl FnOnce() -> usize) -> usize {
+        match opcode {
+            1 => answer(),
+            // Tickets, changes, output.
+            2 | 4 | 7 => SHORT_MAX,
+            8 => INLINE_MAX + 256,
+            _ => 256,
+        }
+    }
 
     pub(crate) fn opcode(&self) -> u16 {
         match self {

@@ -8,7 +8,7 @@ use std::thread::Builder;
 type Job = Box<dyn FnOnce() + Send>;
 
 /// More than any program has threads that call at once: a job beyond it waits.
-const THREADS_MAX: usize = 512;
+pub(crate) const THREADS_MAX: usize = 512;
 
 #[derive(Default)]
 struct State {

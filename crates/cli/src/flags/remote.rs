@@ -119,10 +119,10 @@ pub struct KeysAuthorize {
     pub name: String,
     /// Its key: what `dormouse keys show` prints there
     pub key: Fingerprint,
-    /// Most memory of a device that one of its sessions may take [default: as --device-memory of serve says]
+    /// Most device memory of one session: it is counted for each, so all sessions of the client together may take --sessions times as much [default: as --device-memory of serve says]
     #[arg(long, value_name = "SIZE", value_parser = device_size)]
     pub memory: Option<u64>,
-    /// Most sessions that it may have at a time [default: as --max-clients of serve says]
+    /// Most sessions that it may have at a time, each with --memory [default: as --max-clients of serve says]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub sessions: Option<u32>,
     /// For how long it is let in: a time such as 30d, or a moment such as 2027-01-31T00:00:00Z [default: until it is revoked]

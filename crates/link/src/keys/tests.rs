@@ -105,7 +105,36 @@ fn clients_are_let_in_until_something_is_over() {
     // Let in again with another key, the revoked one stays out.
     let third = some_key();
     keys.authorize("desk", third, quota, None).unwrap();
-    assert_eq!((admitted(second).unwrap_err(), admitted(third).is_ok()), (Denied::Unknown, true));
+    assert_eq!((admitted(second).unwrap_err(), admitted(third).is_ok()), (Denied::Revoked, true));
+}
+
+#[test]
+fn nothing_of_a_revoked_client_comes_back_unsaid() {
+    let (_folder, keys) = folder();
+    let admitted = |key| keys.clients().unwrap().admit(key).cloned();
+    let jobs =
+        Quota { memory: Some(40 << 30), sessions: Some(2), expires: Some(Moment(in_a_year())), jobs: true };
+    for replace in [None, Some(GRACE), Some(Duration::ZERO)] {
+        let name = format!("desk{}", replace.map_or(0, |grace| 1 + grace.as_secs()));
+        let [first, second, third] = [some_key(), some_key(), some_key()];
+        keys.authorize(&name, first, jobs, None).unwrap();
+        keys.revoke(&name).unwrap();
+        keys.authorize(&name, second, Quota::default(), replace).unwrap();
+        assert_eq!(admitted(second).unwrap().quota, Quota::default(), "{replace:?}");
+        // However often it is let in with another key: those that were revoked are remembered.
+        keys.authorize(&name, third, Quota::default(), Some(GRACE)).unwrap();
+        keys.revoke(&name).unwrap();
+        keys.authorize(&name, some_key(), Quota::default(), replace).unwrap();
+        for revoked in [first, second, third] {
+            assert_eq!(admitted(revoked).unwrap_err(), Denied::Revoked);
+            let refused = keys.authorize("other", revoked, Quota::default(), None).unwrap_err().to_string();
+            assert!(refused.contains(&format!("was revoked as the client {name}")), "{refused}");
+        }
+        // By its own name and fingerprint one is let in again.
+        keys.authorize(&name, second, Quota::default(), Some(GRACE)).unwrap();
+        assert_eq!(admitted(second).unwrap().quota, Quota::default());
+        assert_eq!(admitted(first).unwrap_err(), Denied::Revoked);
+    }
 }
 
 #[test]

@@ -88,6 +88,9 @@ pub struct Client {
     /// Since when it is let in no more. The entry stays, so that it can be told.
     #[serde(default)]
     pub revoked: Option<Moment>,
+    /// Keys with which it was revoked before it was let in again with another: they stay out, whoever comes with them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub out: Vec<Fingerprint>,
 }
 
 /// Why a key is not let in.
@@ -126,7 +129,9 @@ impl Clients {
     /// # Errors
     /// Why it is not let in.
     pub fn admit(&self, key: Fingerprint) -> Result<&Client, Denied> {
-        let (client, pin) = self.holder(key).ok_or(Denied::Unknown)?;
+        let Some((client, pin)) = self.holder(key) else {
+            return Err(if self.was_revoked_as(key).is_some() { Denied::Revoked } else { Denied::Unknown });
+        };
         if client.revoked.is_some() {
             return Err(Denied::Revoked);
         }
@@ -136,6 +141,15 @@ impl Clients {
 
     fn holder(&self, key: Fingerprint) -> Option<(&Client, &Pin)> {
         self.clients.iter().find_map(|client| Some((client, client.keys.iter().find(|pin| pin.key == key)?)))
+    }
+
+    /// The client with which a key was revoked.
+    fn was_revoked_as(&self, key: Fingerprint) -> Option<&Client> {
+        let is_out = |client: &&Client| {
+            let has = client.keys.iter().any(|pin| pin.key == key);
+            client.out.contains(&key) || client.revoked.is_some() && has
+        };
+        self.clients.iter().find(is_out)
     }
 
     pub(super) fn authorize(
@@ -150,20 +164,26 @@ impl Clients {
         if !is_name || name.starts_with('-') {
             return Err(KeysError::BadName(name.to_owned()));
         }
-        if let Some((holder, _)) = self.holder(key)
-            && holder.name != name
-        {
-            let how = if holder.revoked.is_some() { "was revoked as" } else { "is that of" };
-            return Err(KeysError::Taken(format!("the key {key} {how} the client {}", holder.name)));
+        // Under its own name it is let in again by whoever says that name and that key.
+        if let Some(client) = self.was_revoked_as(key).filter(|client| client.name != name) {
+            return Err(KeysError::Taken(format!(
+                "the key {key} was revoked as the client {}; `dormouse keys rotate` on the client's machine makes another",
+                client.name
+            )));
+        }
+        if let Some((holder, _)) = self.holder(key).filter(|(holder, _)| holder.name != name) {
+            return Err(KeysError::Taken(format!("the key {key} is that of the client {}", holder.name)));
         }
         let Some(client) = self.clients.iter_mut().find(|client| client.name == name) else {
             let keys = vec![Pin { key, until: None }];
-            self.clients.push(Client { name: name.to_owned(), keys, quota, revoked: None });
+            let out = Vec::new();
+            self.clients.push(Client { name: name.to_owned(), keys, quota, revoked: None, out });
             return Ok(());
         };
-        // No key that was revoked comes back beside the one that is let in now.
         if client.revoked.take().is_some() {
-            client.keys.clear();
+            // Nothing comes back of what was revoked but what is said now: no key, and no right.
+            client.out.extend(client.keys.drain(..).map(|pin| pin.key));
+            client.quota = Quota::default();
         }
         let others = client.keys.iter().any(|pin| pin.key != key);
         match replace {
@@ -175,6 +195,7 @@ impl Clients {
             None if others => {}
             grace => succeed(&mut client.keys, key, grace.unwrap_or_default()),
         }
+        client.out.retain(|out| *out != key);
         client.quota = match replace {
             None => quota,
             // What is not said of a successor stays.

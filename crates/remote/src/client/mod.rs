@@ -17,7 +17,7 @@ mod uploads;
 use crate::area::Area;
 use crate::frame::{self, IN_PLACE, MAGIC, VERSION};
 use crate::lanes::Lanes;
-use crate::messages::{Hello, Mark, Message, Ping, Query, Watch};
+use crate::messages::{Hello, Mark, Message, Ping, Query, Watch, answer_limit};
 use crate::ranges::Ranges;
 use crate::workers::Workers;
 use crate::{LOST, Patience, Wires, in_time, lock, looks_for};
@@ -69,8 +69,8 @@ struct Function {
     max_dynamic: AtomicI32,
 }
 
-#[derive(Default)]
-struct Slot(Mutex<Option<Answer>>, Condvar);
+/// Where an answer is put, and how long it may be.
+struct Slot(Mutex<Option<Answer>>, Condvar, usize);
 
 /// How long a query waits for the far end to look.
 const QUERY: Duration = Duration::from_millis(300);
@@ -78,6 +78,10 @@ const QUERY: Duration = Duration::from_millis(300);
 type Answer = std::result::Result<Vec<u8>, LoadError>;
 
 impl Slot {
+    fn of<M: Message>() -> Arc<Self> {
+        Arc::new(Self(Mutex::default(), Condvar::new(), answer_limit(M::OPCODE)))
+    }
+
     fn fill(&self, answer: Answer) {
         lock(&self.0).get_or_insert(answer);
         self.1.notify_all();
@@ -150,6 +154,8 @@ pub(crate) struct Link {
     graphs: Mutex<HashMap<u64, graphs::Known>>,
     /// Host functions in streams that have not returned.
     hosting: AtomicUsize,
+    /// Host functions of graphs that the far end has asked for, and that have not returned.
+    called_back: AtomicUsize,
     /// Work that may be waiting for the host, where that is not known to be over.
     holds: Mutex<Vec<(progress::Key, u64)>>,
     /// Functions of graphs that are gone, to be forgotten when their last launch is over.
@@ -227,6 +233,7 @@ impl RemoteBackend {
             blocks: Mutex::default(),
             graphs: Mutex::default(),
             hosting: AtomicUsize::new(0),
+            called_back: AtomicUsize::new(0),
             holds: Mutex::default(),
             retired: Mutex::default(),
             output: Mutex::default(),
@@ -387,7 +394,7 @@ impl Link {
     }
 
     fn ask_in_words<M: Message>(&self, message: &M) -> std::result::Result<M::Reply, LoadError> {
-        let (call, slot) = (self.name(), Arc::<Slot>::default());
+        let (call, slot) = (self.name(), Slot::of::<M>());
         lock(&self.calls).insert(call, Arc::clone(&slot));
         if self.is_lost() {
             lock(&self.calls).remove(&call);
@@ -476,7 +483,7 @@ impl Link {
             Asked::Waiting => return Ok(false),
             Asked::Ask(ticket) => ticket,
         };
-        let (call, slot) = (self.name(), Arc::<Slot>::default());
+        let (call, slot) = (self.name(), Slot::of::<Query>());
         lock(&self.calls).insert(call, Arc::clone(&slot));
         if let Err(error) = self.out.push_and_flush(Self::flags(), call, &Query { ctx, stream, ticket }) {
             self.lose(&error.to_string());

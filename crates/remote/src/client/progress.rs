@@ -386,6 +386,11 @@ impl Progress {
         self.changed.notify_all();
     }
 
+    #[cfg(test)]
+    pub(super) fn is_told(&self) -> bool {
+        lock(&self.state).tickets.is_empty()
+    }
+
     pub(super) fn lose(&self) {
         lock(&self.state).lost = true;
         self.changed.notify_all();

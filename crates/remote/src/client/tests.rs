@@ -3,14 +3,18 @@
 // A test says what it saw by panicking.
 #![allow(clippy::unwrap_used)]
 
-use super::{Choice, RemoteBackend};
-use crate::Wires;
+use super::progress::Ticket;
+use super::transfers::Destination;
+use super::{Callback, Choice, RemoteBackend};
 use crate::frame::{self, MAGIC, PieceHeader, VERSION};
 use crate::messages::{Global, Hello, Message, Word};
-use backend::{Backend, Range, RawContext, RawModule, StreamArg};
+use crate::{Wires, lock};
+use backend::{Backend, GraphFunction, Range, RawContext, RawModule, StreamArg};
 use proptest::prelude::*;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use wire::{Bytes, CuError, Encoder, Wire};
 
@@ -98,6 +102,90 @@ fn an_answer_that_was_not_asked_for_ends_the_session() {
         PieceHeader { transfer: 1, offset: 0, bytes }.write(0, &mut piece).unwrap();
         assert!(ends(&connected(VERSION, Vec::new(), piece).unwrap()));
     }
+}
+
+/// A connection to a far end that says its greeting, both its streams, and why the connection is lost.
+fn held() -> (RemoteBackend, UnixStream, UnixStream, Receiver<String>) {
+    let (control, mut far_control) = UnixStream::pair().unwrap();
+    let (bulk, far_bulk) = UnixStream::pair().unwrap();
+    far_control.write_all(&greeting(VERSION)).unwrap();
+    let mut listening = far_control.try_clone().unwrap();
+    std::thread::spawn(move || std::io::copy(&mut listening, &mut std::io::sink()));
+    let wires = Wires::of_unix(vec![control, bulk]).unwrap();
+    let (sender, why) = channel();
+    let lost = move |why: &str| drop(sender.send(why.to_owned()));
+    (RemoteBackend::connect(wires, &Choice::default(), lost).unwrap(), far_control, far_bulk, why)
+}
+
+#[test]
+fn what_is_too_much_is_told_by_name() {
+    const MIB: usize = 1 << 20;
+    let done = |after: u64, tickets: usize| Word::Done { after: vec![after], tickets: vec![(5, 0); tickets] };
+    let transfer = |bytes| Word::Data { transfer: 1, offset: 0, data: Bytes(vec![0; bytes]) };
+    for (said, reason) in [
+        (word(0, &done(1 << 63, 0)), "more contents"),
+        (word(0, &done(1, 0)), "more contents"),
+        (word(0, &done(0, MIB)), "too long"),
+        (word(0, &Word::Output { data: Bytes(vec![0; 5 * MIB]) }), "too long"),
+        (word(0, &transfer(MIB)), "too long"),
+        (word(0, &Word::HostCall { after: vec![0; 100], call: 1, function: 9, error: 0 }), "too long"),
+        (reply(40, vec![0; 5 * MIB]), "too long"),
+    ] {
+        let (_backend, mut control, _bulk, why) = held();
+        let _ = control.write_all(&said);
+        let why = why.recv_timeout(Duration::from_secs(10)).unwrap();
+        assert!(why.contains(reason), "{why}");
+    }
+}
+
+/// What waits for contents that do not come takes so much memory, and then nothing more is read; when they come, all goes on.
+#[test]
+fn words_that_wait_for_contents_are_few() {
+    let (backend, mut control, mut bulk, why) = held();
+    let link = &backend.link;
+    let mut memory = vec![0u8; 100_000];
+    let to = Destination::linear(memory.as_mut_ptr() as u64, 100_000);
+    link.transfers.begin(7, to);
+    // The tickets of a context that is not there.
+    let told = |stream: u64| {
+        let tickets = vec![(link.progress.ticket(Ticket::Stream((1, stream), 0)), 0)];
+        word(0, &Word::Done { after: vec![1], tickets })
+    };
+    let words: Vec<u8> = (0..60_000).flat_map(told).collect();
+    let writing = std::thread::spawn(move || control.write_all(&words));
+    std::thread::sleep(Duration::from_millis(600));
+    let held = link.held.bytes();
+    assert!((1 << 20..=8 << 20).contains(&held), "{held} bytes");
+    assert!(!writing.is_finished(), "no more is read");
+    PieceHeader { transfer: 7, offset: 0, bytes: 100_000 }.write(0, &mut bulk).unwrap();
+    bulk.write_all(&[3; 100_000]).unwrap();
+    writing.join().unwrap().unwrap();
+    let begun = Instant::now();
+    while link.held.bytes() > 0 || !link.progress.is_told() {
+        assert!(begun.elapsed() < Duration::from_secs(10), "they are not believed");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(link.transfers.end(7) && memory == [3; 100_000]);
+    assert!(why.try_recv().is_err());
+}
+
+#[test]
+fn what_is_printed_and_called_back_is_bounded() {
+    let (backend, mut control, _bulk, why) = held();
+    let output = word(0, &Word::Output { data: Bytes(vec![b'x'; 1 << 20]) });
+    (0..70).for_each(|_| control.write_all(&output).unwrap());
+    let (release, waits) = channel::<()>();
+    let waits = Mutex::new(waits);
+    let function = move |_| {
+        let _ = lock(&waits).recv();
+    };
+    lock(&backend.link.callbacks).insert(3, Callback::Graph(GraphFunction(Arc::new(function))));
+    let call = word(0, &Word::HostCall { after: vec![], call: 1, function: 3, error: 0 });
+    let _ = control.write_all(&call.repeat(6000));
+    let why = why.recv_timeout(Duration::from_secs(20)).unwrap();
+    assert!(why.contains("host functions of graphs"), "{why}");
+    assert_eq!(backend.take_output().len(), 64 << 20);
+    drop(release);
 }
 
 /// A far end by which every variable lies in the same place.

@@ -71,6 +71,8 @@ struct State {
     transfers: HashMap<u64, Transfer>,
     /// Bytes asked for that have not come.
     pending: u64,
+    /// The most pieces in bulk streams that all that was ever asked for makes.
+    asked: u64,
     lost: bool,
 }
 
@@ -114,8 +116,14 @@ impl Transfers {
         }
         if !state.lost {
             state.pending += cost;
+            state.asked += to.bytes().div_ceil(PIECE as u64);
             state.transfers.insert(transfer, Transfer { to, arrived: 0, writers: 0, ended: false });
         }
+    }
+
+    /// The most pieces that can have been on their way since the beginning.
+    pub(super) fn asked(&self) -> u64 {
+        lock(&self.state).asked
     }
 
     /// Waits until nothing that is still to come is written into a range.

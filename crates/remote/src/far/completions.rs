@@ -8,7 +8,7 @@ use super::Session;
 use super::staging::Buffer;
 use crate::frame::{INLINE_MAX, PieceHeader};
 use crate::lanes::Piece as _;
-use crate::messages::Word;
+use crate::messages::{TICKETS_MAX, Word};
 use crate::{lock, looks_for};
 use backend::{RawContext, RawEvent, Result};
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -25,6 +25,9 @@ const EAGER: Duration = Duration::from_micros(200);
 const SOON: Duration = Duration::from_micros(40);
 /// Watched events that are looked at in one go.
 const LOOSE_MAX: usize = 64;
+
+/// What is waited for at a time, more than a client has objects: each takes a little memory.
+const PENDING_MAX: usize = 1 << 20;
 
 /// How it is seen that something is complete.
 pub(super) enum Probe {
@@ -120,6 +123,11 @@ impl Completions {
     /// Whether nothing is waited for.
     pub(super) fn are_all_told(&self) -> bool {
         self.pending.load(Ordering::Acquire) == 0
+    }
+
+    /// Whether more is waited for than a client that keeps to its objects can have asked for.
+    pub(super) fn are_too_many(&self) -> bool {
+        self.pending.load(Ordering::Acquire) > PENDING_MAX
     }
 
     pub(super) fn wake(&self) {
@@ -391,9 +399,7 @@ impl Session {
         if first.iter().flat_map(|(_, effects)| effects).any(|effect| matches!(effect, Effect::Reply { .. }))
         {
             let output = self.backend.take_output();
-            if !output.is_empty() {
-                data.push(Word::Output { data: Bytes(output) });
-            }
+            data.extend(output.chunks(INLINE_MAX).map(|data| Word::Output { data: Bytes(data.to_vec()) }));
         }
         let after = self.lanes.counts();
         let mut tickets = Vec::new();
@@ -424,9 +430,8 @@ impl Session {
                 }
             }
         }
-        if !tickets.is_empty() {
-            words.insert(0, (0, Word::Done { after, tickets }));
-        }
+        let told = |tickets: &[_]| Word::Done { after: after.clone(), tickets: tickets.to_vec() };
+        data.extend(tickets.chunks(TICKETS_MAX).map(told));
         let mut all: Vec<(u64, Word)> = data.into_iter().map(|word| (0, word)).collect();
         all.append(&mut words);
         self.say_all(&all);

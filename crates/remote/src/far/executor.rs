@@ -1,9 +1,9 @@
 //! Calls, carried out.
 
-use super::Session;
 use super::completions::{Effect, Entry, Probe};
 use super::objects::Counted;
 use super::quota::Kind;
+use super::{Placed, Session};
 use crate::lock;
 use crate::messages as ask;
 use crate::messages::{Call, Word};
@@ -315,7 +315,7 @@ impl Session {
                 let unload = || {
                     let raw = ctx_of(ctx)?;
                     let module_raw = self.unmake(&objects.modules, module.0)?;
-                    lock(&objects.managed).retain(|(of, _)| *of != module.0);
+                    lock(&objects.managed).remove(&module_raw);
                     self.account.give_back(Kind::Objects, objects.module_gone(module));
                     backend.module_unload(raw, module_raw)
                 };
@@ -362,16 +362,13 @@ impl Session {
                 self.answer(call, set());
             }
             Call::Global(ask::Global { ctx, module, name }) => {
-                let find = || backend.global(ctx_of(ctx)?, objects.modules.get(module.0)?, &name);
-                let found = find();
-                let is_managed = lock(&objects.managed).contains(&(module.0, name.clone()));
-                if let Ok(range) = found
-                    && !is_managed
-                    && objects.owns(range.base, range.bytes).is_err()
-                {
-                    objects.space_mut().others.insert(range, (module.0, ctx.0));
-                }
-                self.answer(call, found);
+                let find = || {
+                    let owned = objects.modules.owned(module.0)?;
+                    let range = backend.global(ctx_of(ctx)?, owned.0, &name)?;
+                    objects.variable(module, owned, &name, range);
+                    Ok(range)
+                };
+                self.answer(call, find());
             }
             Call::OccupancyBlocks(ask::OccupancyBlocks { ctx, function, block, shared, flags }) => {
                 let blocks = || {
@@ -571,7 +568,6 @@ impl Session {
         let ask::ModuleLoad { ctx, module, image, options, managed } = load;
         let managed: Vec<(&str, u64)> =
             managed.iter().map(|(name, address)| (name.as_str(), *address)).collect();
-        lock(&self.objects.managed).extend(managed.iter().map(|(name, _)| (module.0, (*name).to_owned())));
         let mut info = Ok(String::new());
         let made = self.objects.ctx(*ctx).and_then(|raw| {
             // Where variables lie there need be memory only when a kernel runs, and kernels reach what they like.
@@ -580,9 +576,15 @@ impl Session {
                 let loaded: std::result::Result<(RawModule, String), LoadError> =
                     loaded.map(|made| (made.code, made.info));
                 match loaded {
-                    Ok((raw, text)) => {
+                    Ok((loaded, text)) => {
                         info = Ok(text);
-                        Ok(raw)
+                        // Before anybody can ask for one. What it has not got is not kept: the client may name anything.
+                        let has =
+                            |name: &str| self.backend.global(raw, loaded, name) != Err(CuError::NOT_FOUND);
+                        let names = managed.iter().filter(|(name, _)| has(name));
+                        let names = names.map(|(name, _)| (*name).to_owned()).collect();
+                        lock(&self.objects.managed).insert(loaded, (ctx.0, names));
+                        Ok(loaded)
                     }
                     Err(error) => {
                         let code = error.code;
@@ -627,7 +629,8 @@ impl Session {
                 lock(&self.place).take();
             }
             self.answer(begin, Ok(()));
-            while let Ok((call, what)) = receiver.recv() {
+            while let Ok(Placed { bytes, number: call, call: what }) = receiver.recv() {
+                self.has_read(bytes);
                 match what {
                     Call::PlaceEnd(ask::PlaceEnd { error }) => {
                         end = Some(call);

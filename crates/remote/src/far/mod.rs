@@ -58,8 +58,12 @@ pub enum ServeError {
     Stuck,
 }
 
-/// Calls that are made inside of `place`, on their way to the thread that is there.
-type Placed = Sender<(u64, Call)>;
+/// A call that is made inside of `place`, on its way to the thread that is there.
+struct Placed {
+    bytes: usize,
+    number: u64,
+    call: Call,
+}
 
 /// A client and what it has.
 struct Session {
@@ -82,11 +86,14 @@ struct Session {
     /// Host functions that wait for the client.
     hosts: Mutex<HashMap<u64, Sender<()>>>,
     next_host: AtomicU64,
-    place: Mutex<Option<Placed>>,
+    place: Mutex<Option<Sender<Placed>>>,
     /// What graphs read and write, by name.
     graphs: Mutex<HashMap<u64, graphs::Reach>>,
     workers: Workers,
-    /// Bytes of calls that have been read.
+    long_calls: reading::LongCalls,
+    /// Bytes of calls that have come.
+    come: AtomicU64,
+    /// Of these, what is carried out, or has been: the client may send as much again.
     read: AtomicU64,
     /// Of these, what the client has been told of.
     acked: AtomicU64,
@@ -139,6 +146,8 @@ pub fn serve(wires: Wires, backend: Arc<dyn Backend>, quota: Quota) -> Result<()
         place: Mutex::default(),
         graphs: Mutex::default(),
         workers: Workers::default(),
+        long_calls: reading::LongCalls::default(),
+        come: AtomicU64::new(0),
         read: AtomicU64::new(0),
         acked: AtomicU64::new(0),
         begun: Instant::now(),
@@ -328,7 +337,7 @@ impl Session {
         }
     }
 
-    /// Counts bytes of calls that have been read, and tells the client where they are many.
+    /// Counts bytes of calls that wait no more, and tells the client where they are many.
     fn has_read(&self, bytes: usize) {
         let read = self.read.fetch_add(bytes as u64, Ordering::AcqRel) + bytes as u64;
         if read.saturating_sub(self.acked.load(Ordering::Acquire)) >= ACK_EVERY {

@@ -1,5 +1,6 @@
 //! What a client has made, by the names it has given. A name means nothing in another session.
 
+use crate::lock;
 use crate::ranges::Ranges;
 use backend::{
     Range, RawArray, RawBlock, RawContext, RawEvent, RawFunction, RawGraph, RawGreen, RawMipmap, RawModule,
@@ -28,7 +29,12 @@ impl<T: Copy> Names<T> {
     }
 
     pub(super) fn get(&self, name: u64) -> Result<T> {
-        self.read().get(&name).map(|(raw, _)| *raw).ok_or(CuError::INVALID_HANDLE)
+        self.owned(name).map(|(raw, _)| raw)
+    }
+
+    /// The same with the context that it belongs to.
+    pub(super) fn owned(&self, name: u64) -> Result<(T, u64)> {
+        self.read().get(&name).copied().ok_or(CuError::INVALID_HANDLE)
     }
 
     /// Whether a new object can have the name.
@@ -93,8 +99,9 @@ pub(super) struct Space {
 pub(super) struct Objects {
     pub(super) contexts: Names<RawContext>,
     pub(super) modules: Names<RawModule>,
-    /// Variables in managed memory, by their modules: they lie where the client says, which makes nothing its own.
-    pub(super) managed: Mutex<HashSet<(u64, String)>>,
+    /// Variables in managed memory, by their modules, with the contexts of those: they lie where the client says, which makes nothing
+    /// its own.
+    pub(super) managed: Mutex<HashMap<RawModule, (u64, HashSet<String>)>>,
     pub(super) functions: Names<FunctionOf>,
     pub(super) streams: Names<RawStream>,
     pub(super) events: Names<RawEvent>,
@@ -148,8 +155,11 @@ impl Objects {
 
     /// Forgets what goes with a context; how many objects that were.
     pub(super) fn context_gone(&self, ctx: RawContext) -> u64 {
+        // First of all the modules: of those that are gone no variable is added.
+        let modules = self.modules.remove_of(ctx.0);
+        lock(&self.managed).retain(|_, (of, _)| *of != ctx.0);
         self.space_mut().others.take(|(_, of)| *of == ctx.0);
-        self.modules.remove_of(ctx.0)
+        modules
             + self.functions.remove_of(ctx.0)
             + self.streams.remove_of(ctx.0)
             + self.events.remove_of(ctx.0)
@@ -179,6 +189,17 @@ impl Objects {
 
     pub(super) fn space_mut(&self) -> RwLockWriteGuard<'_, Space> {
         self.space.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where a variable lies is the client's from now on, unless it has said itself where that is, or the module has gone meanwhile.
+    pub(super) fn variable(&self, module: RawModule, (raw, ctx): (RawModule, u64), name: &str, range: Range) {
+        let is_managed = lock(&self.managed).get(&raw).is_some_and(|(_, names)| names.contains(name));
+        if !is_managed && self.owns(range.base, range.bytes).is_err() {
+            let mut space = self.space_mut();
+            if self.modules.owned(module.0) == Ok((raw, ctx)) {
+                space.others.insert(range, (module.0, ctx));
+            }
+        }
     }
 
     /// Whether these bytes are the client's: this end's own memory never is.

@@ -8,8 +8,8 @@ use crate::frame::{self, HEADER, MAGIC, PieceHeader, VERSION};
 use crate::messages::{self as ask, Call, Hello, Message, Mode, Word};
 use crate::{Patience, Wires, lock};
 use backend::{
-    BLOCK_GRANULARITY, Fill, MemoryOperation, Range, RawArray, RawBlock, RawContext, RawPhysical, RawStream,
-    StreamArg,
+    BLOCK_GRANULARITY, Fill, MemoryOperation, Range, RawArray, RawBlock, RawContext, RawEvent, RawModule,
+    RawPhysical, RawStream, StreamArg,
 };
 use backend_soft::SoftBackend;
 use proptest::prelude::*;
@@ -77,7 +77,9 @@ impl Raw {
 
     fn hear(&mut self) -> (u64, Word) {
         let mut body = Vec::new();
-        let header = frame::read(&mut self.control, |_| Word::LIMIT, &mut body).unwrap();
+        let header =
+            frame::read(&mut self.control, |head| Word::limit(head.opcode, || frame::LONG_MAX), &mut body)
+                .unwrap();
         (header.call, Word::decode(header.opcode, &body).unwrap())
     }
 
@@ -410,6 +412,145 @@ fn a_length_that_is_a_lie_takes_no_memory() {
         PieceHeader { transfer: 1, offset: 0, bytes }.write(0, &mut raw.bulk).unwrap();
         let _ = raw.far.take().unwrap().join().unwrap();
     }
+}
+
+/// Pages of this process that are in memory, bytes.
+fn resident() -> u64 {
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+    pages.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
+}
+
+/// Whatever a client names of code that is refused, that has not got it, or that has gone: nothing of it stays.
+#[test]
+fn names_of_variables_take_no_memory() {
+    const MANAGED: &str =
+        ".version 8.0\n.target sm_75\n.address_size 64\n.global .attribute(.managed) .u32 mine;\0";
+    let mut raw = Raw::with_context();
+    let (module, before) = (RawModule(9), resident());
+    let secret = [7u32; 4];
+    let address = secret.as_ptr() as u64;
+    for (round, image) in ["garbage", MANAGED].repeat(3).into_iter().enumerate() {
+        // So much that it goes back to the system when it is freed.
+        let long = char::from(b'a' + round as u8).to_string().repeat(40 << 20);
+        let managed = vec![("mine".to_owned(), address), (long, 0)];
+        let image = Bytes(image.as_bytes().to_vec());
+        let loaded = raw.ask(&ask::ModuleLoad { ctx: CTX, module, image, options: Vec::new(), managed });
+        assert_eq!(loaded.is_ok(), round % 2 == 1, "{loaded:?}");
+        if loaded.is_ok() {
+            // It lies where the client says, and is none the more the client's.
+            raw.ask(&ask::Global { ctx: CTX, module, name: "mine".into() }).unwrap();
+            let copy = ask::Copy { ctx: CTX, stream: LEGACY, dst: address, src: address, bytes: 4 };
+            assert_eq!(raw.failure(&copy), CuError::INVALID_VALUE);
+            raw.ask(&ask::ContextDestroy { ctx: CTX }).unwrap();
+            raw.ask(&ask::ContextCreate { ctx: CTX, device: 0, flags: 0, primary: false }).unwrap();
+        }
+    }
+    let more = resident().saturating_sub(before);
+    assert!(more < 60 << 20, "{more} bytes stay");
+    raw.end().unwrap();
+}
+
+/// Calls that wait for a worker, or for the thread of a place, count as ones that the client is ahead.
+#[test]
+fn calls_that_wait_are_as_many_as_the_window_lets() {
+    let load = ask::ModuleLoad {
+        ctx: CTX,
+        module: RawModule(9),
+        image: Bytes(vec![b'x'; 2 << 20]),
+        options: Vec::new(),
+        managed: Vec::new(),
+    };
+    for flags in [0, frame::IN_PLACE] {
+        let mut raw = Raw::with_context();
+        // It never returns.
+        raw.tell(&ask::HostFunction { ctx: CTX, stream: LEGACY, function: 1 });
+        if flags == frame::IN_PLACE {
+            raw.ask(&ask::PlaceBegin { replay: None }).unwrap();
+        }
+        let mut bytes = Vec::new();
+        let wait = ask::StreamSynchronize { ctx: CTX, stream: LEGACY };
+        for call in 100..100 + crate::workers::THREADS_MAX as u64 {
+            frame::append(&mut bytes, ask::StreamSynchronize::OPCODE, flags, call, &wait);
+        }
+        raw.control.write_all(&bytes).unwrap();
+        let told = std::thread::spawn({
+            let mut control = raw.control.try_clone().unwrap();
+            move || {
+                let (mut body, mut told) = (Vec::new(), 0);
+                let most = |head: &frame::Header| Word::limit(head.opcode, || frame::LONG_MAX);
+                while let Ok(header) = frame::read(&mut control, most, &mut body) {
+                    if let Ok(Word::Ack { control, .. }) = Word::decode(header.opcode, &body) {
+                        told = control;
+                    }
+                }
+                told
+            }
+        });
+        let mut sent = 0;
+        while sent < 64 << 20 {
+            bytes.clear();
+            frame::append(&mut bytes, ask::ModuleLoad::OPCODE, flags, 900, &load);
+            if raw.control.write_all(&bytes).is_err() {
+                break;
+            }
+            sent += bytes.len();
+        }
+        let ended = raw.far.take().unwrap().join().unwrap().unwrap_err().to_string();
+        assert!(ended.contains("more calls than the client may be ahead"), "{ended}");
+        assert!(sent < 16 << 20, "{sent} bytes were taken");
+        assert!(told.join().unwrap() < 1 << 20, "the client was told that there is room for more");
+    }
+}
+
+/// What a long call waits for comes behind it.
+#[test]
+fn who_waits_behind_a_long_call_is_heard() {
+    let mut raw = Raw::with_context();
+    raw.tell(&ask::HostFunction { ctx: CTX, stream: LEGACY, function: 1 });
+    let mut bytes = Vec::new();
+    let wait = ask::StreamSynchronize { ctx: CTX, stream: LEGACY };
+    for call in 100..100 + crate::workers::THREADS_MAX as u64 {
+        frame::append(&mut bytes, ask::StreamSynchronize::OPCODE, 0, call, &wait);
+    }
+    let (module, image) = (RawModule(9), Bytes(vec![b'x'; 20 << 20]));
+    let load = ask::ModuleLoad { ctx: CTX, module, image, options: Vec::new(), managed: Vec::new() };
+    frame::append(&mut bytes, ask::ModuleLoad::OPCODE, 0, 900, &load);
+    raw.control.write_all(&bytes).unwrap();
+    let called = loop {
+        if let Word::HostCall { call, .. } = raw.hear().1 {
+            break call;
+        }
+    };
+    raw.tell(&ask::HostDone { call: called });
+    while !matches!(raw.hear(), (900, Word::Reply { .. })) {}
+    raw.end().unwrap();
+}
+
+/// Whatever is to be told when an event comes takes memory until then.
+#[test]
+fn questions_that_wait_are_bounded() {
+    let mut raw = Raw::with_context();
+    let event = RawEvent(4);
+    raw.tell(&ask::EventCreate { ctx: CTX, event, flags: 0 });
+    // It never returns.
+    raw.tell(&ask::HostFunction { ctx: CTX, stream: LEGACY, function: 1 });
+    raw.tell(&ask::EventRecord { ctx: CTX, event, stream: LEGACY, flags: 0 });
+    let mut bytes = Vec::new();
+    for ticket in 0..25_000 {
+        frame::append(&mut bytes, ask::Watch::OPCODE, 0, 0, &ask::Watch { ctx: CTX, event, ticket });
+    }
+    frame::append(&mut bytes, ask::MemoryInfo::OPCODE, 0, 9, &ask::MemoryInfo { ctx: CTX });
+    // It keeps to its window.
+    let (most, mut body) = (|head: &frame::Header| Word::limit(head.opcode, || 100), Vec::new());
+    let mut is_answered = || {
+        raw.control.write_all(&bytes).ok()?;
+        while frame::read(&mut raw.control, most, &mut body).ok()?.call != 9 {}
+        Some(())
+    };
+    let taken = (0..80).take_while(|_| is_answered().is_some()).count();
+    let ended = raw.far.take().unwrap().join().unwrap().unwrap_err().to_string();
+    assert!(ended.contains("more is to be told"), "{ended}");
+    assert!((40..45).contains(&taken), "{taken} times 25,000 were taken");
 }
 
 /// Stands for the address of the client's memory.
