@@ -28,7 +28,8 @@ pub fn migrate(stage: &Stage, to: &str, options: &[&str]) -> Command {
     command
 }
 
-fn output(stage: &Stage) -> PathBuf {
+/// Where a job writes that goes on here.
+pub fn output(stage: &Stage) -> PathBuf {
     stage.place().folder.join("output")
 }
 

@@ -1,13 +1,18 @@
 //! Who moves a job, who has it and who takes it over, killed while images are sent and while it is started: the job goes on in one place, or its image is told of.
 #![allow(clippy::unwrap_used)]
 
-use crate::migrate::{apart, migrate};
+use crate::migrate::{ARGS, apart, migrate, output, report, wait_for_end};
 use dormouse_tests::{Failure, Stage};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
-use std::io::Read;
+use std::fs::OpenOptions;
+use std::io::{ErrorKind, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Output, Stdio};
 use std::time::{Duration, Instant};
+use testkit::job::Job;
 use testkit::outcome::Exit;
 use testkit::place::After;
 use testkit::served::Served;
@@ -77,14 +82,14 @@ fn is_last(there: &Path) -> bool {
     !names("images").is_empty() && names("tmp").iter().any(|draft| draft.join("manifest").exists())
 }
 
-/// A child that continues an image, and does not only try whether that can be.
-fn restart(arrival: i32) -> Option<i32> {
+/// A descendant that carries out this command of `dormouse`, and does not only try whether that can be.
+fn descendant(ancestor: i32, command: &str) -> Option<i32> {
     let is_it = |pid: &i32| {
         let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let words: Vec<&str> = line.split('\0').collect();
-        words.get(1) == Some(&"restart") && !words.contains(&"--check")
+        words.get(1) == Some(&command) && !words.contains(&"--check")
     };
-    tree::descendants(arrival).ok()?.into_iter().find(is_it)
+    tree::descendants(ancestor).ok()?.into_iter().find(is_it)
 }
 
 fn signal(pid: i32, signal: Signal) {
@@ -94,9 +99,13 @@ fn signal(pid: i32, signal: Signal) {
 
 impl Moving {
     /// Moves the stage's job until then.
-    fn begin(stage: &Stage, There { server, folder: there }: There, when: When) -> Self {
+    fn begin(stage: &Stage, there: There, when: When) -> Self {
+        Self::begin_with(stage, there, when, &[])
+    }
+
+    fn begin_with(stage: &Stage, There { server, folder: there }: There, when: When, flags: &[&str]) -> Self {
         let mut command = migrate(stage, &server.address, &[]);
-        server.known_to(&mut command);
+        server.known_to(command.args(flags));
         let mut mover = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut until = |what: &str, found: &mut dyn FnMut() -> bool| {
             until(what, || {
@@ -117,7 +126,7 @@ impl Moving {
             When::Rounds => until("an image", &mut || there.join("store/config").exists()),
             When::Last => until("the last image", &mut || is_last(&there)),
             When::Start => until("a start", &mut || {
-                newcomer = restart(arrival);
+                newcomer = descendant(arrival, "restart");
                 newcomer.is_some()
             }),
         }
@@ -169,6 +178,56 @@ impl Drop for Moving {
     }
 }
 
+/// Whether all threads of a process are stopped.
+fn is_stopped(pid: i32) -> bool {
+    let is_stopped = |thread: PathBuf| {
+        std::fs::read_to_string(thread.join("status")).is_ok_and(|status| status.contains("State:\tT"))
+    };
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    threads.into_iter().all(|thread| is_stopped(thread.unwrap().path()))
+}
+
+/// Has a restart that is stopped come to where it says that its program may run, and not further: whoever waits for it is stopped when he has begun to, and there is no room for what he is to hear.
+fn comes_to_its_word(restart: i32, waits: i32) {
+    let environment = String::from_utf8(std::fs::read(format!("/proc/{restart}/environ")).unwrap()).unwrap();
+    let socket = environment.split('\0').find_map(|each| each.strip_prefix("NOTIFY_SOCKET=")).unwrap();
+    let word = Path::new(socket).with_file_name("may-run");
+    let word = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(word).unwrap();
+    let is_said = || poll(&mut [PollFd::new(&word, PollFlags::IN)], Some(&Timespec::default())).unwrap() > 0;
+    until("somebody waits", || is_said().then_some(()));
+    signal(waits, Signal::STOP);
+    // Before that he may hear one thing more.
+    until("a stop", || is_stopped(waits).then_some(()));
+    let other = UnixDatagram::unbound().unwrap();
+    other.set_nonblocking(true).unwrap();
+    other.connect(socket).unwrap();
+    let full = until("no room", || other.send(b"STATUS=on its way").err());
+    assert_eq!(full.kind(), ErrorKind::WouldBlock);
+    signal(restart, Signal::CONT);
+    let (write, length) = (libc::SYS_write.to_string(), format!("{:#x}", "X_DORMOUSE_MAY_RUN=1".len()));
+    until("its word", || {
+        let call = std::fs::read_to_string(format!("/proc/{restart}/syscall")).ok()?;
+        let words: Vec<&str> = call.split(' ').collect();
+        (words.first() == Some(&&*write) && words.get(3) == Some(&&*length)).then_some(())
+    });
+}
+
+/// The GPU server of a job that has one.
+fn server(restart: i32) -> i32 {
+    descendant(restart, "server").unwrap()
+}
+
+/// It runs nowhere, and goes on from the last image as if nothing had been.
+fn goes_on_from_its_image(stage: &Stage, job: Job) {
+    let ended = job.finish().unwrap();
+    assert_eq!(ended.exit, Exit::Signal(9), "{}", ended.stderr);
+    stage.let_end().unwrap();
+    let image = stage.images().unwrap().last().unwrap().clone();
+    let rest = stage.place().restart(&image).unwrap().finish().unwrap();
+    let whole = stage.started("vector_loop", &ARGS).unwrap().finish().unwrap();
+    assert_eq!([ended.stdout, rest.stdout].concat(), whole.stdout, "{}", rest.stderr);
+}
+
 /// Until the other side may have started it, a job goes on where it was, as often as that happens; it compares its numbers itself.
 #[test]
 fn a_job_goes_on_here_whoever_is_killed_before_it_may_run_there() {
@@ -196,7 +255,7 @@ fn a_job_goes_on_here_whoever_is_killed_before_it_may_run_there() {
     signal(failed.newcomer.unwrap(), Signal::KILL);
     failed.goes_on();
     let failure = Failure::of(&failed.ended()).unwrap();
-    failure.expect(1, &["the job goes on where it was", "ended before the program ran"]);
+    failure.expect(1, &["the job goes on where it was", "ended before it said that the program runs"]);
     let printed = job.stdout.so_far().len();
     until("a line more", || (job.stdout.so_far().len() > printed).then_some(()));
     stage.checkpoint(After::Stop).unwrap();
@@ -205,4 +264,67 @@ fn a_job_goes_on_here_whoever_is_killed_before_it_may_run_there() {
     for moving in [lost, gone, without_front, lost_late, gone_late, failed] {
         assert_eq!(moving.printed(), b"", "it ran there, too");
     }
+}
+
+/// From its word on the job is the other side's, whatever fails there then: here the last that the program needs of a server that is gone.
+#[test]
+fn what_fails_when_it_may_run_there_does_not_go_on_here() {
+    let stage = Stage::new("fails-late").unwrap();
+    let job = stage.held("vector_loop", &ARGS).unwrap();
+    let mut moving = Moving::begin(&stage, There::new(&stage), When::Start);
+    let restart = moving.newcomer.unwrap();
+    signal(moving.arrival, Signal::CONT);
+    comes_to_its_word(restart, moving.arrival);
+    tree::kill_all(&[server(restart)]);
+    moving.goes_on();
+    let failure = Failure::of(&moving.ended()).unwrap();
+    failure.expect(1, &["may have run until then", "does not here any more", "dormouse restart --store"]);
+    assert_eq!(moving.printed(), b"");
+    goes_on_from_its_image(&stage, job);
+}
+
+/// The time for its start is over when it may run, which takes longer than that in all.
+#[test]
+fn what_is_slow_when_it_may_run_there_goes_on_there() {
+    const WITHIN: Duration = Duration::from_secs(6);
+    let stage = Stage::new("slow").unwrap();
+    let job = stage.held("vector_loop", &ARGS).unwrap();
+    let within = format!("{}s", WITHIN.as_secs());
+    let flags = ["--start-within", &within];
+    let mut moving = Moving::begin_with(&stage, There::new(&stage), When::Start, &flags);
+    let restart = moving.newcomer.unwrap();
+    signal(moving.arrival, Signal::CONT);
+    comes_to_its_word(restart, moving.arrival);
+    let server = server(restart);
+    signal(server, Signal::STOP);
+    moving.goes_on();
+    std::thread::sleep(WITHIN + Duration::from_secs(1));
+    signal(server, Signal::CONT);
+    let moved = report(&moving.ended());
+    stage.let_end().unwrap();
+    let left = job.finish().unwrap();
+    assert_eq!(left.exit, Exit::Signal(9), "{}", left.stderr);
+    let rest = wait_for_end(&moved);
+    let whole = stage.started("vector_loop", &ARGS).unwrap().finish().unwrap();
+    assert_eq!([left.stdout, rest].concat(), whole.stdout);
+}
+
+/// With other options on this machine: what has begun with them does not begin once more without.
+#[test]
+fn what_fails_when_it_may_run_here_is_not_started_again() {
+    let stage = Stage::new("fails-here").unwrap();
+    let job = stage.held("vector_loop", &ARGS).unwrap();
+    let mut command = migrate(&stage, "here", &[]);
+    let mover = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let waits = mover.id().cast_signed();
+    let restart = until("a start", || descendant(waits, "restart"));
+    signal(restart, Signal::STOP);
+    comes_to_its_word(restart, waits);
+    tree::kill_all(&[server(restart)]);
+    signal(waits, Signal::CONT);
+    let failure = Failure::of(&mover.wait_with_output().unwrap()).unwrap();
+    failure.expect(1, &["may have run until then", "not started a second time", "dormouse restart --store"]);
+    let printed = output(&stage).join(format!("{}.out", stage.name()));
+    assert_eq!(std::fs::read(printed).unwrap(), b"");
+    goes_on_from_its_image(&stage, job);
 }

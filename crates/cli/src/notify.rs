@@ -115,9 +115,7 @@ pub enum Course {
     Fails(Failure),
     /// It has ended without a word.
     Ended(ExitStatus),
-    /// The same, when the program may have run already.
-    Lost(ExitStatus),
-    /// It has said nothing for too long.
+    /// It has not said for too long that the program may run.
     Late,
 }
 
@@ -127,6 +125,8 @@ pub struct Wait {
     /// As long as it is open the process may still be told that its program may run.
     word: File,
     folder: tempfile::TempDir,
+    /// Whether it has said that its program may run.
+    may_run: bool,
 }
 
 impl Wait {
@@ -139,7 +139,7 @@ impl Wait {
         mknodat(CWD, &word, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?;
         // For both, so that it is open before anybody reads.
         let word = OpenOptions::new().read(true).write(true).open(word)?;
-        Ok(Self { socket, word, folder })
+        Ok(Self { socket, word, folder, may_run: false })
     }
 
     /// Lets the program run, if that is for this one to say ([`Part::Decides`]).
@@ -152,38 +152,57 @@ impl Wait {
         (VARIABLE, self.folder.path().join("notify"))
     }
 
-    /// Waits until the process says how it gets on, or has ended, or for `patience`.
-    pub fn wait(&self, child: &mut Child, patience: Duration) -> io::Result<Course> {
-        let mut said = vec![0; 2 * LONGEST];
-        let (began, mut may_run) = (Instant::now(), false);
+    /// Waits until the process says how it gets on, or has ended, or for `patience`, as long as its program may not run: from then on each step has a limit there.
+    pub fn wait(&mut self, child: &mut Child, patience: Duration) -> io::Result<Course> {
+        let began = Instant::now();
         loop {
             let ended = child.try_wait()?;
-            match self.socket.recv(&mut said) {
-                Ok(len) => {
-                    let said = String::from_utf8_lossy(&said[..len]);
-                    if said.lines().any(|line| line == READY) {
-                        return Ok(Course::Runs);
-                    }
-                    may_run |= said.lines().any(|line| line == MAY_RUN);
+            match self.hear()? {
+                Some(said) if said.lines().any(|line| line == READY) => return Ok(Course::Runs),
+                Some(said) => {
                     let failure = said.lines().find_map(|line| line.strip_prefix(FAILURE));
                     if let Some(failure) = failure.and_then(|json| serde_json::from_str(json).ok()) {
                         return Ok(Course::Fails(failure));
                     }
                 }
-                Err(error)
-                    if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) =>
-                {
-                    // What it said before its end has come by now.
-                    match ended {
-                        Some(status) if may_run => return Ok(Course::Lost(status)),
-                        Some(status) => return Ok(Course::Ended(status)),
-                        None if began.elapsed() >= patience => return Ok(Course::Late),
-                        None => {}
-                    }
-                }
-                Err(error) => return Err(error),
+                // What it said before its end has come by now.
+                None => match ended {
+                    Some(status) => return Ok(Course::Ended(status)),
+                    None if !self.may_run && began.elapsed() >= patience => return Ok(Course::Late),
+                    None => {}
+                },
             }
         }
+    }
+
+    /// Whether the program of a process that has ended may have run. It may have said so after it was last waited for.
+    pub fn may_have_run(&mut self) -> bool {
+        loop {
+            match self.hear() {
+                Ok(Some(_)) => {}
+                Ok(None) => return self.may_run,
+                Err(error) => {
+                    tracing::debug!(%error, "what dormouse restart said last is not heard");
+                    return true;
+                }
+            }
+        }
+    }
+
+    /// What is said next, if that is soon.
+    fn hear(&mut self) -> io::Result<Option<String>> {
+        let mut said = vec![0; 2 * LONGEST];
+        let len = loop {
+            match self.socket.recv(&mut said) {
+                Ok(len) => break len,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        };
+        let said = String::from_utf8_lossy(&said[..len]).into_owned();
+        self.may_run |= said.lines().any(|line| line == MAY_RUN);
+        Ok(Some(said))
     }
 }
 
@@ -198,23 +217,23 @@ mod tests {
 
     #[test]
     fn what_is_said_is_heard_and_an_end_is_noticed() {
-        let wait = Wait::begin().unwrap();
+        let mut wait = Wait::begin().unwrap();
         let waiting = Waiting::at(wait.variable().1.as_os_str(), Part::Hears).unwrap();
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
-        waiting.may_run().unwrap();
-        waiting.runs();
-        assert!(matches!(wait.wait(&mut child, LONG).unwrap(), Course::Runs));
         assert!(matches!(wait.wait(&mut child, Duration::ZERO).unwrap(), Course::Late));
         let failure = Failure::new(Kind::Mismatch, "no\nsuch device");
         waiting.hears("STATUS=on its way").unwrap();
         waiting.hears_of(&failure);
         let Course::Fails(heard) = wait.wait(&mut child, LONG).unwrap() else { panic!("it fails") };
         assert_eq!((heard.kind, heard.message), (failure.kind, failure.message));
+        waiting.runs();
+        assert!(matches!(wait.wait(&mut child, LONG).unwrap(), Course::Runs));
         child.kill().unwrap();
         assert!(matches!(wait.wait(&mut child, LONG).unwrap(), Course::Ended(_)));
-        // It may have run, and done something.
+        assert!(!wait.may_have_run());
+        // As one does that is ended because it is late.
         waiting.may_run().unwrap();
-        assert!(matches!(wait.wait(&mut child, LONG).unwrap(), Course::Lost(_)));
+        assert!(wait.may_have_run());
         let other = Waiting::at(wait.variable().1.as_os_str(), Part::MayMiss).unwrap();
         drop(wait);
         assert!(waiting.may_run().is_err(), "nobody would know");

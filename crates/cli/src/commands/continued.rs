@@ -204,36 +204,37 @@ impl Starting {
         // One that has ended by now says why.
         let told = self.wait.lets_run();
         told.unwrap_or_else(|error| tracing::debug!(%error, "dormouse restart is not told"));
-        let supervisor = self.child.id();
         let see = format!("see {}", self.stderr.display());
-        let failed = |message: String| Unstarted::Failed(Failure::new(Kind::Failed, message));
-        match self.wait.wait(&mut self.child, self.within) {
-            Ok(Course::Runs) => Ok(Continued { supervisor, stdout: self.stdout, stderr: self.stderr }),
+        let failed = |message: String| Failure::new(Kind::Failed, format!("{message}; {see}"));
+        let failure = match self.wait.wait(&mut self.child, self.within) {
+            Ok(Course::Runs) => {
+                let supervisor = self.child.id();
+                return Ok(Continued { supervisor, stdout: self.stdout, stderr: self.stderr });
+            }
             Ok(Course::Fails(failure)) => {
                 // It has nothing more to do.
                 let _ = self.child.wait();
-                Err(Unstarted::Failed(failure))
+                failure
             }
             Ok(Course::Ended(status)) => {
-                Err(failed(format!("dormouse restart ended before the program ran: {status}; {see}")))
-            }
-            Ok(Course::Lost(status)) => {
-                let message =
-                    format!("dormouse restart ended when the program may have run: {status}; {see}");
-                Err(Unstarted::Unknown(Failure::new(Kind::Failed, message)))
+                failed(format!("dormouse restart ended before it said that the program runs: {status}"))
             }
             Ok(Course::Late) => {
                 self.give_up();
                 let seconds = self.within.as_secs();
-                Err(failed(format!(
-                    "it did not run within {seconds} s, and was ended (--start-within); {see}"
-                )))
+                failed(format!("it did not run within {seconds} s, and was ended (--start-within)"))
             }
             Err(error) => {
                 self.give_up();
-                Err(Unstarted::Failed(Failure::of("cannot wait for dormouse restart", &error)))
+                Failure::of("cannot wait for dormouse restart", &error)
             }
+        };
+        // Only now, since it may have said so until its end.
+        if !self.wait.may_have_run() {
+            return Err(Unstarted::Failed(failure));
         }
+        let message = format!("{}; its program may have run until then", failure.message);
+        Err(Unstarted::Unknown(Failure { message, ..failure }))
     }
 
     /// Nothing of it is left: a job ends with its supervisor.
@@ -246,9 +247,9 @@ impl Starting {
 /// Why a job has not been started.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Unstarted {
-    /// It could not be, and nothing of it runs there.
+    /// It could not be, and nothing of it runs there, or has run.
     Failed(Failure),
-    /// Nobody knows: the place has been lost meanwhile, or the job there.
+    /// It may have run there, or still run: the place has been lost meanwhile, or the job there when it might run. It must not run anywhere else by itself.
     Unknown(Failure),
 }
 
@@ -297,6 +298,23 @@ fn open(place: &Place, job: &str, which: &str) -> Result<(PathBuf, File), Failur
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use std::os::unix::net::UnixDatagram;
+
+    const MAY_RUN: &str = "X_DORMOUSE_MAY_RUN=1";
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// A process that says nothing by itself, in the place of a restart; and something to say it by.
+    fn starting(seconds: &str, within: Duration) -> (Starting, impl Fn(&str) + Send + 'static) {
+        let wait = Wait::begin().unwrap();
+        let at = wait.variable().1;
+        let child = Command::new("sleep").arg(seconds).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        let child = child.unwrap();
+        let socket = UnixDatagram::unbound().unwrap();
+        let say = move |what: &str| {
+            socket.send_to(what.as_bytes(), &at).unwrap();
+        };
+        (Starting { child, wait, stdout: PathBuf::new(), stderr: PathBuf::new(), within }, say)
+    }
 
     #[test]
     fn what_no_migration_asks_for_is_not_done() {
@@ -319,6 +337,45 @@ mod tests {
         ] {
             assert_eq!(bad.check().unwrap_err().kind, Kind::Usage, "{bad:?}");
         }
+    }
+
+    /// Whoever hears that it has failed has the program go on elsewhere.
+    #[test]
+    fn what_may_have_run_has_not_just_failed() {
+        let failure = serde_json::to_string(&Failure::new(Kind::Failed, "no such server")).unwrap();
+        let fails = format!("X_DORMOUSE_FAILURE={failure}");
+        let ways = [("60", Duration::ZERO, "--start-within"), ("0.2", LONG, "ended before it said")];
+        for (seconds, within, word) in ways {
+            let (starting, _) = starting(seconds, within);
+            let Err(Unstarted::Failed(failure)) = starting.finish() else { panic!("it has not run: {word}") };
+            assert!(failure.message.contains(word), "{failure}");
+        }
+        let (failing, say) = starting("0.2", LONG);
+        say(&fails);
+        assert!(matches!(failing.finish(), Err(Unstarted::Failed(_))));
+        for (then, word) in [("STATUS=on its way", "ended before it said"), (&*fails, "no such server")] {
+            // However little time it had.
+            let (starting, say) = starting("0.2", Duration::ZERO);
+            say(MAY_RUN);
+            say(then);
+            let Err(Unstarted::Unknown(failure)) = starting.finish() else { panic!("it may have: {word}") };
+            assert!(failure.message.contains(word), "{failure}");
+            assert!(failure.message.ends_with("its program may have run until then"), "{failure}");
+        }
+    }
+
+    #[test]
+    fn what_may_run_is_not_late() {
+        let (starting, say) = starting("2", Duration::ZERO);
+        let pid = starting.child.id();
+        say(MAY_RUN);
+        let saying = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(300));
+            say("READY=1");
+        });
+        let continued = starting.finish().unwrap();
+        saying.join().unwrap();
+        assert_eq!(continued.supervisor, pid);
     }
 
     #[test]

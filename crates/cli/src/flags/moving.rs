@@ -30,7 +30,7 @@ pub struct Migrate {
     /// How many images to take while the job runs, at most; fewer where a further one would not make the last one smaller
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub rounds: u32,
-    /// How long its start there may take, while it stands still here: then it is given up there, and goes on here
+    /// How long it may take there until the program may run, while it stands still here: then it is given up there, and goes on here
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = time)]
     pub start_within: Duration,
     /// The other side opens the job's own store, which it has under the same name (s3://…, or a folder that both have mounted): nothing is copied

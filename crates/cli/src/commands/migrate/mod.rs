@@ -303,7 +303,10 @@ impl Moving<'_> {
         let failure = match starting.finish() {
             Ok(continued) => return Ok(continued),
             Err(Unstarted::Failed(failure)) => failure,
-            Err(Unstarted::Unknown(failure)) => return Err(self.with_image(failure, &wanted.image)),
+            Err(Unstarted::Unknown(failure)) => {
+                let message = format!("{}; the job is not started a second time", failure.message);
+                return Err(self.with_image(Failure { message, ..failure }, &wanted.image));
+            }
         };
         let as_before = Wanted { job: self.job.job.clone(), options: Vec::new(), ..wanted.clone() };
         match continued::start(&as_before, place) {
@@ -341,7 +344,7 @@ impl Moving<'_> {
             Err(Unstarted::Failed(failure)) => Err(self.keep(asked, failure)),
             Err(Unstarted::Unknown(failure)) => {
                 let message = format!(
-                    "{}; the job may run at {}, and does not here any more: look there",
+                    "{}; the job may run at {}, or have run, and does not here any more: look there",
                     failure.message,
                     there.place()
                 );
