@@ -324,7 +324,7 @@ fn a_folder_that_is_no_store_is_named_at_the_start_and_another_can_be_chosen() {
     // Whoever counts on checkpoints is not left without.
     let regular = stage.command_with(&["--every", "1m"], "vector_loop", &["1000", "40"]).output().unwrap();
     assert!(regular.stdout.is_empty(), "{regular:?}");
-    Failure::of(&regular).unwrap().expect(10, &["something", "the program was not started"]);
+    Failure::of(&regular).unwrap().expect(125, &["something", "the program was not started"]);
     let job = stage.held("vector_loop", &["1000", "40"]).unwrap();
     stage.refused_checkpoint(&[]).unwrap().expect(10, &["something"]);
     let output = place.checkpoint_command(After::Stop).arg("--store").arg(&other).output().unwrap();

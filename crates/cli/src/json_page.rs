@@ -206,7 +206,14 @@ fn images_are_as_documented() {
         Fields::new(),
     );
     let of_rm = documented("`dormouse rm`").into_iter().collect();
-    check("`dormouse prune`", &[&of_sound_store, &pruned(1)], of_rm);
+    let of_full_store = prune::Answer {
+        kept_images: Vec::new(),
+        removed: rm::Removed {
+            removal: store::Removal { not_rewritten: Some("it is full".to_owned()), ..Default::default() },
+            dry_run: false,
+        },
+    };
+    check("`dormouse prune`", &[&of_sound_store, &pruned(1), &of_full_store], of_rm);
     let copy = |dry_run| {
         let (from, to) = (folder.path().to_owned(), folder.path().join("other"));
         let [from, to] = [from, to].map(store::Location::Folder);

@@ -12,6 +12,8 @@ pub(crate) struct Control {
     /// The blocks, without the ways of those that leave: they come to none of the blocks that were asked for any more.
     pub(crate) graph: Graph,
     pub(crate) loops: Loops,
+    /// For each block the next one through which every way out leads; the number of blocks stands for out.
+    pub(crate) meets: Vec<usize>,
     /// For each block the ways that lead to it, out of blocks that decide at their end whether, or how often, it is executed.
     direct: Vec<Vec<Edge>>,
 }
@@ -23,15 +25,15 @@ impl Control {
     /// `wanted` are blocks that threads have to come to together.
     pub(crate) fn of(cfg: &Cfg, wanted: &BitSet) -> Result<Self, TooComplex> {
         let graph = staying(cfg, wanted);
-        let after = post_dominators(&graph);
+        let meets = post_dominators(&graph);
         let mut direct = vec![Vec::new(); cfg.blocks.len()];
         let mut ways = 0;
         for (from, successors) in graph.after.iter().enumerate() {
             for &to in successors {
                 let mut at = to;
-                while at != after[from] && at != cfg.blocks.len() {
+                while at != meets[from] && at != cfg.blocks.len() {
                     direct[at].push((from, to));
-                    at = after[at];
+                    at = meets[at];
                     ways += 1;
                 }
                 if ways > MAX_WAYS {
@@ -40,7 +42,7 @@ impl Control {
             }
         }
         let loops = Loops::of(&graph, 0);
-        Ok(Self { graph, loops, direct })
+        Ok(Self { graph, loops, meets, direct })
     }
 
     /// The ways on which a block depends at once.

@@ -1,5 +1,7 @@
 //! Which threads stop together.
 
+use std::collections::BTreeMap;
+
 use ptx::BitSet;
 use ptx::ast::{Body, Immediate, Instruction, Operand};
 
@@ -39,49 +41,64 @@ impl std::fmt::Display for Group {
     }
 }
 
-/// Registers that never have another value than the mask of all lanes.
-pub(crate) fn all_lanes(body: &Body) -> BitSet {
-    let (mut all, mut others) = (BitSet::new(body.registers.len()), BitSet::new(body.registers.len()));
-    for instruction in body.instructions() {
-        let is_mask = instruction.opcode.mnemonic() == "mov"
-            && instruction.guard.is_none()
-            && instruction.operands.get(1).is_some_and(is_all_lanes);
-        instruction.for_each_written(|register| {
-            if is_mask { &mut all } else { &mut others }.insert(register.index());
-        });
+/// Registers that never have another value than one number.
+pub(crate) struct Constants(BTreeMap<usize, u32>);
+
+impl Constants {
+    pub(crate) fn of(body: &Body) -> Self {
+        let (mut found, mut others) = (BTreeMap::new(), BitSet::new(body.registers.len()));
+        for instruction in body.instructions() {
+            let is_move = instruction.opcode.mnemonic() == "mov" && instruction.guard.is_none();
+            let number = match &instruction.operands[..] {
+                [_, Operand::Imm(Immediate::Int(number))] if is_move => Some(*number as u32),
+                _ => None,
+            };
+            instruction.for_each_written(|register| {
+                let register = register.index();
+                if number.is_none_or(|number| *found.entry(register).or_insert(number) != number) {
+                    others.insert(register);
+                }
+            });
+        }
+        found.retain(|register, _| !others.contains(*register));
+        Self(found)
     }
-    others.iter().for_each(|register| all.remove(register));
-    all
+
+    fn is(&self, operand: Option<&Operand>, number: u32) -> bool {
+        match operand {
+            Some(Operand::Imm(Immediate::Int(known))) => *known as u32 == number,
+            Some(Operand::Reg(register)) => self.0.get(&register.index()) == Some(&number),
+            _ => false,
+        }
+    }
 }
 
-fn is_all_lanes(operand: &Operand) -> bool {
-    matches!(operand, Operand::Imm(Immediate::Int(mask)) if *mask as u32 == u32::MAX)
-}
-
-/// The threads that an instruction brings together, all of them that have not left; none if it does not. `all` are registers with the mask of all lanes.
-pub(crate) fn brings_together(instruction: &Instruction, all: &BitSet) -> Option<Group> {
+/// Whether it is a barrier of the whole block: all its threads that have not left come to it together.
+pub(crate) fn is_barrier(instruction: &Instruction) -> bool {
     let opcode = &instruction.opcode;
-    let is_all = |mask: Option<&Operand>| match mask {
-        Some(Operand::Reg(register)) => all.contains(register.index()),
-        Some(mask) => is_all_lanes(mask),
-        None => false,
-    };
-    match opcode.mnemonic() {
-        "bar" | "barrier" if opcode.has("warp") => {
-            is_all(instruction.operands.first()).then_some(Group::Warp)
-        }
-        "bar" | "barrier" => {
-            // `barrier a, b` is for b threads of the block.
-            let reduces = opcode.has("red");
-            let operands = instruction.operands.len() - usize::from(reduces) * 2;
-            (operands <= 1 && !opcode.has("arrive")).then_some(Group::Block)
-        }
-        "shfl" | "vote" | "match" | "redux" if opcode.has("sync") => {
-            is_all(instruction.operands.last()).then_some(Group::Warp)
-        }
-        _ => None,
-    }
+    // `barrier a, b` is for b threads of the block.
+    let operands = instruction.operands.len().saturating_sub(usize::from(opcode.has("red")) * 2);
+    matches!(opcode.mnemonic(), "bar" | "barrier")
+        && operands <= 1
+        && !["warp", "arrive"].iter().any(|other| opcode.has(other))
 }
+
+/// Whether it has one result for all threads of a warp that execute it together, whatever each of them gives: but for the lane that a value is taken of, which
+/// they have to agree on.
+pub(crate) fn tells_warp(instruction: &Instruction, constants: &Constants) -> bool {
+    let opcode = &instruction.opcode;
+    let is_of_all = opcode.has("sync") && constants.is(instruction.operands.last(), u32::MAX);
+    is_of_all
+        && match opcode.mnemonic() {
+            "vote" | "redux" => true,
+            "match" => opcode.has("all"),
+            "shfl" => opcode.has("idx") && constants.is(instruction.operands.get(3), LAST_LANE),
+            _ => false,
+        }
+}
+
+/// What bounds the lanes of `shfl.sync` where they are those of the whole warp.
+const LAST_LANE: u32 = 31;
 
 /// The threads that an instruction may bring together, as many of them as that may be; that of a call is not known here.
 pub(crate) fn may_bring_together(instruction: &Instruction) -> Group {

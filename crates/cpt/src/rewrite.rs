@@ -164,8 +164,9 @@ fn rewrite_kernel(
         return Err(refuse(Reason::Parameters));
     }
     let cfg = Cfg::new(body).map_err(|error| refuse(error.into()))?;
-    let (dynamic, sized): (Vec<&Variable>, Vec<&Variable>) =
-        shared_variables(module, body).into_iter().partition(|variable| variable.linkage == Linkage::Extern);
+    let (dynamic, sized): (Vec<&Variable>, Vec<&Variable>) = shared_variables(module, body, &called)
+        .into_iter()
+        .partition(|variable| variable.linkage == Linkage::Extern);
     let shared = areas(sized.into_iter()).ok_or_else(unsized_)?;
     // Any of them stands for what a launch asks for.
     let dynamic = dynamic.first().map(|variable| variable.name.to_string());
@@ -176,7 +177,7 @@ fn rewrite_kernel(
     let needed = if grid.is_some() { Group::Grid } else { needed };
     let divergence_of = |group: Group| {
         let within = group.min(Group::Block);
-        Divergence::of(body, &cfg, &marks, within).map_err(|error| refuse(error.into()))
+        Divergence::of((body, &called), &cfg, &marks, within).map_err(|error| refuse(error.into()))
     };
     let together = |found: &Divergence, mark: &usize| found.is_uniform(cfg.block_at(*mark));
     let (group, divergence) = match needed {
@@ -374,10 +375,9 @@ fn end_of(areas: &[Area]) -> u64 {
     areas.last().map_or(0, |area| area.at + area.bytes.next_multiple_of(4))
 }
 
-/// Variables in shared memory: the body's, and what of the module's it, or a function, names.
-fn shared_variables<'a>(module: &'a Module, body: &'a Body) -> Vec<&'a Variable> {
-    let functions = module.definitions().filter(|function| function.kind == FunctionKind::Func);
-    let bodies = functions.filter_map(|function| function.body.as_ref()).chain([body]);
+/// Variables in shared memory: the body's, and what of the module's it, or a function that it may come to, names.
+fn shared_variables<'a>(module: &'a Module, body: &'a Body, called: &[&'a Body]) -> Vec<&'a Variable> {
+    let bodies = called.iter().copied().chain([body]);
     let mut named = BTreeSet::new();
     for operand in bodies.flat_map(Body::instructions).flat_map(|instruction| &instruction.operands) {
         add_names(operand, &mut named);

@@ -4,7 +4,9 @@
 //! into the kernel where that comes to the beginning of an outermost loop; and those that were to stop and found no room, in another, which never leads back, since `ptxas` takes them for threads that have parted. Threads that have never stopped
 //! see nothing of either.
 
-use ptx::ast::{Body, LabelId, Operand, Statement};
+use std::collections::BTreeMap;
+
+use ptx::ast::{Body, BranchTable, BranchTableId, LabelId, Operand, Statement};
 use ptx::{BitSet, BlockId, Cfg};
 
 use crate::additions::{made, push_label, renamed};
@@ -50,6 +52,16 @@ pub(super) fn copy(body: &mut Body, cfg: &Cfg, marks: &[usize], (part, tag): (Pa
             labels[label.index()] = Some(push_label(body, name));
         }
     }
+    let mut tables: BTreeMap<u32, BranchTableId> = BTreeMap::new();
+    for table in body.statements.iter().flat_map(tables_of).collect::<Vec<_>>() {
+        let BranchTable { name, targets } = &body.branch_tables[table.index()];
+        let name = renamed(name, &format!("{tag}{}_", part.label()));
+        let targets = targets.iter().map(|label| labels[label.index()].unwrap_or(*label)).collect();
+        tables.entry(table.0).or_insert_with(|| {
+            body.branch_tables.push(BranchTable { name, targets });
+            BranchTableId(body.branch_tables.len() as u32 - 1)
+        });
+    }
     let mut pieces = Vec::new();
     for (number, block) in cfg.blocks.iter().enumerate() {
         let mark = marks.get(marks.partition_point(|mark| *mark < block.statements.start));
@@ -60,11 +72,13 @@ pub(super) fn copy(body: &mut Body, cfg: &Cfg, marks: &[usize], (part, tag): (Pa
         };
         pieces.extend((begin..block.statements.end).map(|at| match &body.statements[at] {
             Statement::Label(label) => Piece::Own(Statement::Label(labels[label.index()].unwrap_or(*label))),
-            Statement::Instruction(branch) if branch.opcode.mnemonic() == "bra" => {
+            Statement::Instruction(branch) if matches!(branch.opcode.mnemonic(), "bra" | "brx") => {
                 let mut branch = branch.clone();
                 for operand in &mut branch.operands {
-                    if let Operand::Label(label) = operand {
-                        *label = labels[label.index()].unwrap_or(*label);
+                    match operand {
+                        Operand::Label(label) => *label = labels[label.index()].unwrap_or(*label),
+                        Operand::BranchTable(table) => *table = *tables.get(&table.0).unwrap_or(table),
+                        _ => {}
                     }
                 }
                 Piece::Own(Statement::Instruction(branch))
@@ -83,7 +97,7 @@ pub(super) fn copy(body: &mut Body, cfg: &Cfg, marks: &[usize], (part, tag): (Pa
     pieces
 }
 
-/// The blocks that are come to from marks, before an outermost loop begins if the copy leads back there. (What a `brx` leads to is the kernel's.)
+/// The blocks that are come to from marks, before an outermost loop begins if the copy leads back there.
 fn entered(body: &Body, cfg: &Cfg, marks: &[usize], part: Part) -> BitSet {
     let mut begins = BitSet::new(cfg.blocks.len());
     if part == Part::Again {
@@ -96,18 +110,24 @@ fn entered(body: &Body, cfg: &Cfg, marks: &[usize], part: Part) -> BitSet {
     let mut entered = BitSet::new(cfg.blocks.len() + 1);
     let mut ahead: Vec<usize> = marks.iter().map(|mark| cfg.block_at(*mark).index()).collect();
     while let Some(number) = ahead.pop() {
-        let block = &cfg.blocks[number];
-        let last = &body.statements[block.statements.end - 1];
-        let is_table = matches!(last, Statement::Instruction(last) if last.opcode.mnemonic() == "brx");
-        for next in block.successors.iter().map(|next| next.index()) {
-            let is_kept = begins.contains(next) || is_table && next != number + 1;
-            if !is_kept && !entered.contains(next) {
+        for next in cfg.blocks[number].successors.iter().map(|next| next.index()) {
+            if !begins.contains(next) && !entered.contains(next) {
                 entered.insert(next);
                 ahead.push(next);
             }
         }
     }
     entered
+}
+
+/// The tables that a statement branches by.
+fn tables_of(statement: &Statement) -> Vec<BranchTableId> {
+    let Statement::Instruction(branch) = statement else { return Vec::new() };
+    let tables = branch.operands.iter().filter_map(|operand| match operand {
+        Operand::BranchTable(table) => Some(*table),
+        _ => None,
+    });
+    tables.collect()
 }
 
 fn label(body: &Body, block: &ptx::Block) -> Option<LabelId> {

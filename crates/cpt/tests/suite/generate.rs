@@ -14,6 +14,8 @@ use crate::random::Random;
 pub const SLOT: u64 = 128;
 /// Bytes that threads add to.
 pub const SUMS: u64 = 64;
+/// How many branches there may be whose sides give a register another value each.
+const CHOSEN: usize = 4;
 
 pub struct Generated {
     pub text: String,
@@ -40,6 +42,7 @@ pub fn kernel(random: &mut Random, group: Group) -> Generated {
         code: String::new(),
         labels: 0,
         counters: 0,
+        chosen: 0,
         loops: Vec::new(),
         left: 0,
         marks: 0,
@@ -69,6 +72,8 @@ struct Writer<'a> {
     code: String,
     labels: usize,
     counters: usize,
+    /// How many registers [`Writer::sides`] has given values.
+    chosen: usize,
     loops: Vec<Loop>,
     /// How many statements there may still be.
     left: u64,
@@ -145,6 +150,10 @@ impl Writer<'_> {
             put!(self, "add.u32 %u{number}, %n, {number};");
         }
         put!(self, "setp.lt.u32 %q0, %n, 1000;\nsetp.ne.u32 %q1, %u1, 3;");
+        put!(self, "setp.gt.u32 %never, %n, 2000;");
+        for number in 0..CHOSEN {
+            put!(self, "mov.u32 %w{number}, {number};");
+        }
         for number in 0..6 {
             put!(self, "st.local.u32 [own+{}], %r{number};", 4 * number);
         }
@@ -181,6 +190,9 @@ impl Writer<'_> {
         for number in 0..4 {
             put!(self, "selp.u32 %x0, {}, 0, %p{number};\nxor.b32 %r0, %r0, %x0;", 16 << number);
         }
+        for number in 0..self.chosen {
+            put!(self, "mad.lo.u32 %r0, %r0, 31, %w{number};");
+        }
         put!(self, "ld.local.u32 %x0, [own+8];\nxor.b32 %r0, %r0, %x0;\nst.global.u32 [%out+112], %r0;");
         put!(
             self,
@@ -199,7 +211,7 @@ impl Writer<'_> {
     }
 
     fn statement(&mut self, who: Who, depth: usize) {
-        match self.random.below(30) {
+        match self.random.below(33) {
             0..6 => self.arithmetic(),
             6 | 7 => self.predicates(),
             8 | 9 => self.conversion(),
@@ -211,6 +223,8 @@ impl Writer<'_> {
             22 if depth < 3 => self.switch(who, depth),
             23 | 24 if who == Who::All => self.exchange(),
             25 if who == Who::All => self.for_all(),
+            30 | 31 if who == Who::All && depth < 3 && self.chosen < CHOSEN => self.sides(depth),
+            32 if who == Who::All && depth < 3 && self.group == Group::Warp => self.rounds_of_lanes(depth),
             26 if self.random.once_in(2) => self.marked_call(who),
             26 => self.call(),
             27 => self.jump(who),
@@ -401,6 +415,60 @@ impl Writer<'_> {
         }
     }
 
+    /// Both sides of a branch that threads take differently come to a barrier, at another place each: to one of the warp, or to one of the block which none
+    /// takes; or all threads take the branch alike, which the pass cannot know, and its barriers, which it cannot know either. A register gets another value
+    /// on each side, which depends on nothing else that differs.
+    fn sides(&mut self, depth: usize) {
+        let chosen = format!("%w{}", self.chosen);
+        self.chosen += 1;
+        let (other, end) = (self.label(), self.label());
+        let is_alike = self.group == Group::Block && self.random.once_in(3);
+        if is_alike {
+            put!(self, "ld.volatile.global.u32 %x0, [%stop+4];\nsub.u32 %x0, %x0, %x0;");
+            put!(self, "add.u32 %x0, %x0, %n;\nsetp.lt.u32 %side, %x0, 900;\n@%side bra {other};");
+        } else {
+            let decider = self.decider(Who::Some);
+            put!(self, "@{decider} bra {other};");
+        }
+        for next in [format!("bra {end};\n{other}:"), format!("{end}:")] {
+            let (past, constant) = (self.label(), self.random.below(1 << 12));
+            let source = self.register("%u");
+            put!(self, "mad.lo.u32 {chosen}, {source}, 3, {constant};");
+            match self.group {
+                Group::Warp => put!(self, "bar.warp.sync -1;"),
+                Group::Block if is_alike => match self.random.below(3) {
+                    0 => put!(self, "bar.sync 0;"),
+                    1 => put!(self, "@%never bra {past};\nbar.sync 0;\n{past}:"),
+                    _ => put!(self, "@!%never bra {past};\nbar.sync 0;\n{past}:"),
+                },
+                Group::Block => put!(self, "@!%never bra {past};\nbar.sync 0;\n{past}:"),
+                Group::Thread | Group::Grid => {}
+            }
+            self.statements(Who::Some, depth + 1, 3);
+            put!(self, "{next}");
+        }
+        self.maybe_mark();
+    }
+
+    /// Each lane has another number of rounds with a barrier of the warp; then those that have had fewer come to the rest of them.
+    fn rounds_of_lanes(&mut self, depth: usize) {
+        let counters = [(); 2].map(|()| {
+            self.counters += 1;
+            self.counters - 1
+        });
+        let source = self.register("%r");
+        put!(self, "and.b32 %c{}, {source}, 3;\nsub.u32 %c{}, 3, %c{0};", counters[0], counters[1]);
+        for (counter, is_full) in counters.into_iter().zip([true, false]) {
+            let (begin, end) = (self.label(), self.label());
+            put!(self, "{begin}:\nsetp.eq.u32 %o{counter}, %c{counter}, 0;\n@%o{counter} bra {end};");
+            put!(self, "bar.warp.sync -1;");
+            if is_full {
+                self.statements(Who::Some, depth + 1, 3);
+            }
+            put!(self, "sub.u32 %c{counter}, %c{counter}, 1;\nbra {begin};\n{end}:");
+        }
+    }
+
     fn repeat(&mut self, who: Who, depth: usize) {
         let inside = self.part(who);
         let (begin, again, end) = (self.label(), self.label(), self.label());
@@ -408,11 +476,18 @@ impl Writer<'_> {
         self.counters += 1;
         let source = self.register(if inside == Who::All { "%u" } else { "%r" });
         let is_late = self.random.once_in(2);
-        // All threads of the group have the same, but the pass cannot know: a barrier, or an operation of the warp, tells it.
+        // All threads of the group have the same, but the pass cannot know: a barrier, or what an operation of the warp gives all of them, tells it.
         let is_hidden = inside == Who::All && self.group != Group::Thread && self.random.once_in(3);
+        let is_voted = is_hidden && self.group == Group::Warp && self.random.once_in(2);
         if is_hidden && self.group == Group::Warp {
-            put!(self, "shr.u32 {counter}, %me, 5;\nadd.u32 {counter}, {counter}, {source};");
-            put!(self, "and.b32 {counter}, {counter}, 3;");
+            put!(self, "shr.u32 %x0, %me, 5;\nadd.u32 %x0, %x0, {source};\nand.b32 %x0, %x0, 3;");
+            // The first lane may have left.
+            let way = if self.leaves { "redux.sync.max.u32" } else { "shfl.sync.idx.b32" };
+            let of_first = if self.leaves { "" } else { "0, 31, " };
+            match is_voted {
+                true => put!(self, "mov.u32 {counter}, %x0;"),
+                false => put!(self, "{way} {counter}, %x0, {of_first}-1;"),
+            }
         } else if is_hidden {
             put!(
                 self,
@@ -427,9 +502,13 @@ impl Writer<'_> {
         }
         // The pass takes a register whose value differs anywhere for one whose value differs everywhere.
         let over = counter.replace('c', "o");
+        let decide = |kind: &str| match is_voted {
+            true => format!("setp.{kind}.u32 %side, {counter}, 0;\nvote.sync.all.pred {over}, %side, -1;"),
+            false => format!("setp.{kind}.u32 {over}, {counter}, 0;"),
+        };
         put!(self, "{begin}:");
         if !is_late {
-            put!(self, "setp.eq.u32 {over}, {counter}, 0;\n@{over} bra {end};");
+            put!(self, "{}\n@{over} bra {end};", decide("eq"));
         }
         if is_hidden {
             put!(self, "{}", if self.group == Group::Warp { "bar.warp.sync -1;" } else { "bar.sync 0;" });
@@ -440,7 +519,7 @@ impl Writer<'_> {
         self.loops.pop();
         put!(self, "{again}:\nsub.u32 {counter}, {counter}, 1;");
         if is_late {
-            put!(self, "setp.ne.u32 {over}, {counter}, 0;\n@{over} bra {begin};");
+            put!(self, "{}\n@{over} bra {begin};", decide("ne"));
         } else {
             put!(self, "bra {begin};");
         }
@@ -617,12 +696,12 @@ st.param.b16 [second+8], {h};\n.param .b32 third;\nst.param.b32 [third], {rounds
 .address_size 64
 {asked}{MIXES}{STOPS}{meets}.visible .entry k(.param .u64 out, .param .u64 stop, .param .u32 n)
 {{
-.reg .b32 %r<7>, %u<3>, %x<1>, %y<1>, %me, %group, %size, %place, %one, %n, %sa, %sb, %sc, %sd, %se, %all{counters};
+.reg .b32 %r<7>, %u<3>, %w<{CHOSEN}>, %x<1>, %y<1>, %me, %group, %size, %place, %one, %n, %sa, %sb, %sc, %sd, %se, %all{counters};
 .reg .b64 %d<4>, %out, %stop, %sums, %la;
 .reg .b16 %h<3>;
 .reg .f32 %f<3>;
 .reg .f64 %g<3>;
-.reg .pred %p<4>, %q<2>, %left{overs};
+.reg .pred %p<4>, %q<2>, %left, %side, %never{overs};
 .local .align 4 .b8 own[26];
 .local .align 8 .b8 wide[16];
 .local .b8 narrow[5];

@@ -71,7 +71,7 @@ extern "C" __global__ void leaving(u32 *out, u32 rounds) {
 // Values are exchanged within a warp, and each warp has another number of rounds.
 extern "C" __global__ void lanes(u32 *out, const u32 *rounds) {
     u32 at = blockIdx.x * blockDim.x + threadIdx.x, value = at;
-    u32 mine = rounds[at / 32];
+    u32 mine = __shfl_sync(0xffffffff, rounds[at / 32], 0);
     for (u32 round = 0; round < mine; round++) {
         value = value * 1664525 + __shfl_xor_sync(0xffffffff, value, 1 << (round % 5)) + at;
         CPT;
@@ -357,4 +357,114 @@ extern "C" __global__ void kept(u32 *out, u32 rounds) {
         CPT;
     }
     out[at] = value;
+}
+
+// Threads take sides, with a barrier on each that nobody comes to: what they choose there is another value for each.
+extern "C" __global__ void sides(u32 *out, u32 *seen, u32 rounds, u32 sync) {
+    u32 at = blockIdx.x * blockDim.x + threadIdx.x, value = at, chosen = 7;
+    volatile u32 *own = seen + at;
+    bool odd = *own & 1;
+    for (u32 round = 0; round < rounds; round++) {
+        if (odd) {
+            chosen = 1 + round * 2;
+            asm volatile("" : "+r"(chosen));
+            if (sync) __syncthreads();
+            *own = round;
+        } else {
+            chosen = 4096 + round * 4;
+            asm volatile("" : "+r"(chosen));
+            if (sync) __syncthreads();
+            *own = round + 9;
+        }
+        __syncthreads();
+        CPT;
+        value = (value ^ value >> 7) * 31 + chosen;
+    }
+    out[at] = value;
+}
+
+// The same of a warp, whose lanes meet at two places.
+extern "C" __global__ void sides_of_lanes(u32 *out, u32 *seen, u32 rounds) {
+    u32 at = blockIdx.x * blockDim.x + threadIdx.x, value = at, chosen = 7;
+    volatile u32 *own = seen + at;
+    bool odd = *own & 1;
+    for (u32 round = 0; round < rounds; round++) {
+        if (odd) {
+            chosen = 1 + round * 2;
+            asm volatile("" : "+r"(chosen));
+            __syncwarp();
+            *own = round;
+        } else {
+            chosen = 4096 + round * 4;
+            asm volatile("" : "+r"(chosen));
+            __syncwarp();
+            *own = round + 9;
+        }
+        CPT;
+        value = (value ^ value >> 7) * 31 + chosen;
+    }
+    out[at] = value;
+}
+
+// Lanes have rounds of their own, and vote whether there is another one.
+extern "C" __global__ void voting(u64 *out, u32 items) {
+    u32 at = blockIdx.x * blockDim.x + threadIdx.x, all = gridDim.x * blockDim.x;
+    u64 sum = 0;
+    for (u32 item = 0; item < items; item++) {
+        u64 value = 1 + at + (u64)item * all;
+        while (__any_sync(0xffffffff, value != 1)) {
+            if (value != 1) value = value & 1 ? 3 * value + 1 : value / 2, sum += value;
+            CPT;
+        }
+    }
+    out[at] = sum;
+}
+
+// Refused: the marker is on one side, where a barrier is that nobody may come to.
+extern "C" __global__ void one_side(u32 *out, u32 rounds, u32 sync) {
+    __shared__ u32 words[64];
+    u32 t = threadIdx.x, value = t;
+    for (u32 round = 0; round < rounds; round++) {
+        if (t & 1) {
+            if (sync) __syncthreads();
+            CPT;
+            words[t] = value * 3 + round;
+        } else words[t] = value * 5 + round;
+        __syncthreads();
+        value = value * 7 + words[t ^ 1];
+        __syncthreads();
+    }
+    out[t] = value;
+}
+
+// Refused: the same of a warp, whose lanes meet at two places.
+extern "C" __global__ void one_side_of_lanes(u32 *out, volatile u32 *seen, u32 rounds) {
+    u32 at = blockIdx.x * blockDim.x + threadIdx.x, value = at;
+    for (u32 round = 0; round < rounds; round++) {
+        if (at & 1) {
+            value = value * 3 + seen[at];
+            __syncwarp();
+            CPT;
+            seen[at] = value;
+        } else {
+            __syncwarp();
+            value = value * 5 + 1;
+        }
+    }
+    out[at] = value;
+}
+
+// Refused: each lane has another number of rounds, of each item.
+extern "C" __global__ void own_rounds(u32 *out, u32 items) {
+    u32 at = blockIdx.x * blockDim.x + threadIdx.x, all = gridDim.x * blockDim.x;
+    for (u32 item = 0; item < items; item++) {
+        u64 value = 1 + at + (u64)item * all;
+        u32 length = 0;
+        while (value != 1) {
+            value = value & 1 ? 3 * value + 1 : value / 2, length++;
+            __syncwarp();
+            CPT;
+        }
+        out[at + item * all] = length;
+    }
 }

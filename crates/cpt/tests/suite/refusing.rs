@@ -24,6 +24,21 @@ fn a_marker_on_the_other_way_than_the_barrier() {
 }
 
 #[test]
+fn a_marker_in_a_branch_with_a_barrier_that_nobody_need_come_to() {
+    assert!(refusal("one_side").contains("not all threads of a block"));
+}
+
+#[test]
+fn a_marker_behind_a_barrier_of_a_warp_that_lanes_come_to_at_two_places() {
+    assert!(refusal("one_side_of_lanes").contains("not all threads of a warp"));
+}
+
+#[test]
+fn a_marker_in_rounds_that_each_lane_has_of_its_own() {
+    assert!(refusal("own_rounds").contains("not all threads of a warp"));
+}
+
+#[test]
 fn a_marker_as_often_as_a_function_says() {
     assert!(refusal("as_told").contains("not all threads of a block"));
 }
@@ -69,9 +84,12 @@ fn who_stops_together_is_as_the_kernel_needs_it() {
         ("leaving", Group::Block),
         ("nested", Group::Thread),
         ("shared_by", Group::Block),
+        ("sides", Group::Block),
+        ("sides_of_lanes", Group::Warp),
         ("slices", Group::Block),
         ("stencil", Group::Block),
         ("tiles", Group::Block),
+        ("voting", Group::Warp),
         ("walks", Group::Block),
     ];
     assert_eq!(groups, expected);
@@ -131,6 +149,28 @@ fn what_depends_on_where_memory_lies_is_bound_to_that() {
     ] {
         assert!(!bound(code, read), "{code} {read}");
     }
+}
+
+/// A kernel with a marker that calls nothing, or a function that names shared memory of the module.
+fn beside_shared_memory(calls: &str) -> cpt::Kernel {
+    let text = format!(
+        ".version 7.0
+.target sm_80
+.address_size 64
+.shared .align 4 .b8 words[64];
+.func names() {{ .reg .b32 %r; mov.u32 %r, words; st.shared.u32 [%r], %r; ret; }}
+.visible .entry other() {{ call names; ret; }}
+.visible .entry k() {{ {calls} .pragma \"cpt\"; ret; }}
+"
+    );
+    cpt::rewrite(&ptx::parse(&text).unwrap()).unwrap().unwrap().kernels.remove("k").unwrap()
+}
+
+#[test]
+fn shared_memory_is_that_of_what_a_kernel_calls() {
+    let (alone, calling) = (beside_shared_memory(""), beside_shared_memory("call names;"));
+    assert_eq!((alone.group, alone.frame.shared), (Group::Warp, 0));
+    assert_eq!((calling.group, calling.frame.shared), (Group::Block, 64));
 }
 
 #[test]

@@ -127,6 +127,27 @@ fn warps_for_themselves() {
     compare("lanes", shape, &input, &params);
 }
 
+/// What threads have chosen, each on a side of its own, stays theirs.
+#[test]
+fn sides_that_threads_take() {
+    let shape = Shape { grid: 4, block: 64, shared: 0, cooperative: false };
+    let seen: Vec<u32> = (0..256).map(|at| at * 7 / 3).collect();
+    let input = [vec![0; 1024], bytes(&seen, |value| value.to_le_bytes().to_vec())].concat();
+    let params = |memory: u64| {
+        let numbers = [3000u32.to_le_bytes(), 0u32.to_le_bytes()].concat();
+        [&memory.to_le_bytes()[..], &(memory + 1024).to_le_bytes(), &numbers].concat()
+    };
+    compare("sides", shape, &input, &params);
+    compare("sides_of_lanes", shape, &input, &|memory| params(memory)[..20].to_vec());
+}
+
+#[test]
+fn lanes_that_vote() {
+    let shape = Shape { grid: 6, block: 96, shared: 0, cooperative: false };
+    let params = |memory: u64| [&memory.to_le_bytes()[..], &40u32.to_le_bytes()].concat();
+    compare("voting", shape, &vec![0; 8 * 576], &params);
+}
+
 #[test]
 fn slices_of_shared_memory_without_a_barrier() {
     let shape = Shape { grid: 10, block: 100, shared: 400, cooperative: false };

@@ -35,7 +35,7 @@ use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::io::{self, Read, Write};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, Once, PoisonError, RwLock};
+use std::sync::{Arc, Condvar, Mutex, Once, OnceLock, PoisonError, RwLock};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 use transfers::Transfers;
@@ -166,6 +166,8 @@ pub(crate) struct Link {
     stepping: AtomicBool,
     next: AtomicU64,
     lost: AtomicBool,
+    /// Why it is lost.
+    why: OnceLock<String>,
     /// Whoever wants to know has been told that it is lost.
     told: Once,
     begun: Instant,
@@ -242,6 +244,7 @@ impl RemoteBackend {
             stepping: AtomicBool::new(false),
             next: AtomicU64::new(1),
             lost: AtomicBool::new(false),
+            why: OnceLock::new(),
             told: Once::new(),
             begun: Instant::now(),
             heard: AtomicU64::new(0),
@@ -335,6 +338,8 @@ impl Link {
 
     /// Ends the session: everybody who waits is told.
     fn lose(&self, why: &str) {
+        // What others find behind the hang-up is no reason.
+        let why = self.why.get_or_init(|| why.to_owned());
         // Whoever reads or writes goes on, whatever it holds.
         (self.hang_up)();
         // Before anybody gets an error of it: a program that ends at one must not be gone before it is known why.
