@@ -218,6 +218,11 @@ impl Keeper {
         Ok(reach)
     }
 
+    /// To be called when the application has asked for work, and learns that it is not complete: it does not only wait in memory.
+    pub fn asked(&self) {
+        self.shared.vigil.called();
+    }
+
     /// To be called when the application is about to learn that work is complete: it sees from then on what that has written.
     ///
     /// # Errors

@@ -18,8 +18,10 @@ pub(crate) struct Inventory {
     pub(crate) indexes: Vec<Index>,
     /// Whose indexes are damaged.
     pub(crate) lost: Vec<ImageId>,
-    /// The packs that are there, and how long they are.
+    /// The packs that are there, and how long they are, as far as they can be opened.
     pub(crate) lengths: HashMap<PackId, u64>,
+    /// Those that are named and not there.
+    pub(crate) missing: HashSet<PackId>,
 }
 
 /// Why it is not known what images need.
@@ -54,7 +56,15 @@ impl Store {
             }
         }
         let lengths = self.pack_lengths()?;
-        Ok(Inventory { needed, indexes, lost, lengths })
+        let named = indexes.iter().flat_map(|index| &index.packs).map(|pack| pack.id);
+        let mut missing: HashSet<PackId> = named.filter(|pack| !lengths.contains_key(pack)).collect();
+        if !missing.is_empty() {
+            let there = self.on("list", layout::PACKS, |media| media.list(layout::PACKS))?;
+            for pack in there.iter().filter_map(|name| layout::pack_of(name)) {
+                missing.remove(&pack);
+            }
+        }
+        Ok(Inventory { needed, indexes, lost, lengths, missing })
     }
 
     fn needed(&self, without: &[ImageId]) -> Result<HashMap<ChunkId, u32>, Untold> {

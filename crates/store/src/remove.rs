@@ -157,7 +157,7 @@ impl Store {
     ) -> Result<Unused, Untold> {
         // What is not there at all is named in vain.
         let replaced = has.replaced(|pack| {
-            written_anew.contains(pack) || sentences.is_condemned(pack) || !has.lengths.contains_key(pack)
+            written_anew.contains(pack) || sentences.is_condemned(pack) || has.missing.contains(pack)
         });
         let mut unused = Unused::default();
         let (mut named, mut kept) = (HashSet::new(), HashSet::new());

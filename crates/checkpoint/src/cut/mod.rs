@@ -165,6 +165,8 @@ pub fn take(
                     let drain = closed.elapsed();
                     cut.step("capturing");
                     match cut.capture(&mut gated, &sessions, ready) {
+                        // What is half said would be in the image.
+                        Ok(_) if job.sessions.is_asked() => asking,
                         Ok(captured) if cut.has_lost_an_owner(&captured, &sessions, successions) => ending(),
                         Ok(captured) => {
                             let still =

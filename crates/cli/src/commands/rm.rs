@@ -62,7 +62,7 @@ impl Show for Removed {
             None => writeln!(out, "{net} {would}freed"),
             Some(why) => writeln!(out, "no room {would}freed: {why}"),
         }?;
-        if *rewritten > 0 {
+        if *rewritten > 0 && *freed > 0 {
             let (old, new) = (HumanBytes(*freed), HumanBytes(*rewritten));
             writeln!(out, "packs of {old} {would}gone, of which {new} that images need {would}written anew")?;
         }

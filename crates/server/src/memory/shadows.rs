@@ -411,6 +411,13 @@ impl Shadows {
         })
     }
 
+    /// Notes that the application has asked for work that is not complete.
+    pub fn asked(&self) {
+        if let Some(keeper) = self.keeper.get() {
+            keeper.asked();
+        }
+    }
+
     /// Has most of what the application has written on the device, while it goes on: [`Self::write_back`] has less to do then.
     ///
     /// # Errors

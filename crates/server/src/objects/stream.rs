@@ -105,7 +105,7 @@ pub struct Stream {
     /// Its context.
     pub ctx: Arc<Context>,
     /// The green context that it is in, which ends later.
-    _green: Option<Arc<Green>>,
+    pub green: Option<Arc<Green>>,
     /// `CUstreamAttrID` and value, as far as set.
     pub attributes: Mutex<BTreeMap<u32, LaunchValue>>,
     raw: Option<RawStream>,
@@ -160,7 +160,7 @@ impl Stream {
         Ok(Arc::new(Self {
             record,
             ctx: Arc::clone(ctx),
-            _green: green,
+            green,
             attributes: Mutex::default(),
             raw,
             submitted: AtomicU64::new(0),

@@ -318,7 +318,11 @@ impl Session {
         let asks = matches!(request, Request::StreamQuery(_) | Request::EventQuery(_));
         let answer = self.dispatch(request, caller);
         drop(reach);
-        if pipelined || asks && answer.is_no() {
+        if pipelined {
+            return answer;
+        }
+        if asks && answer.is_no() {
+            self.shadows.asked();
             return answer;
         }
         // Any other answer may tell that some work is complete.

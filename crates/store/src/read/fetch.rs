@@ -106,20 +106,25 @@ impl Fetcher {
         plain: &mut [u8],
         scratch: &mut Scratch,
     ) -> Result<Entry, String> {
-        let (mut problems, mut gone) = (Vec::new(), Vec::new());
-        for place in self.map.places(chunk) {
-            match self.fetch_copy(place, plain, scratch) {
-                Ok(()) => return Ok(place.entry),
-                Err(bad) => {
-                    gone.extend(bad.is_gone.then_some(place.pack));
-                    problems.push(self.describe(&bad));
+        let mut problems = Vec::new();
+        let mut places: Vec<Place> = self.map.places(chunk).copied().collect();
+        let mut tried = HashSet::new();
+        loop {
+            let mut gone = Vec::new();
+            for place in &places {
+                match self.fetch_copy(place, plain, scratch) {
+                    Ok(()) => return Ok(place.entry),
+                    Err(bad) => {
+                        gone.extend(bad.is_gone.then_some(place.pack));
+                        problems.push(self.describe(&bad));
+                    }
                 }
             }
-        }
-        for place in self.places_since(chunk, &gone) {
-            match self.fetch_copy(&place, plain, scratch) {
-                Ok(()) => return Ok(place.entry),
-                Err(bad) => problems.push(self.describe(&bad)),
+            tried.extend(places.iter().map(|place| (place.pack, place.offset)));
+            places = self.places_since(chunk, &gone);
+            places.retain(|place| !tried.contains(&(place.pack, place.offset)));
+            if places.is_empty() {
+                break;
             }
         }
         if problems.is_empty() {
@@ -140,13 +145,16 @@ impl Fetcher {
         }
         let mut since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
         // Once for each pack, however many chunks it had.
-        if gone.iter().filter(|pack| since.gone.insert(**pack)).count() > 0 {
+        if !gone.iter().all(|pack| since.gone.contains(pack)) {
             match ChunkMap::load(&self.store) {
-                Ok(map) => since.map = map,
+                Ok(map) => {
+                    since.map = map;
+                    since.gone.extend(gone);
+                }
                 Err(error) => tracing::debug!(%error, "what has been written anew cannot be looked for"),
             }
         }
-        since.map.places(chunk).filter(|place| !gone.contains(&place.pack)).copied().collect()
+        since.map.places(chunk).copied().collect()
     }
 
     /// Fills `plain` with one copy of a chunk, and checks it.
@@ -158,13 +166,17 @@ impl Fetcher {
     ) -> Result<(), BadCopy> {
         let path = layout::pack(place.pack);
         let bad = |offset, problem| BadCopy { path: path.clone(), offset, problem, is_gone: false };
-        let file = self.pack(place.pack).map_err(|error| {
-            let is_gone = error.kind() == io::ErrorKind::NotFound;
-            BadCopy { is_gone, ..bad(None, error.to_string()) }
-        })?;
+        // What is open may go, too, where that is no more than a name.
+        let is_gone = |error: &io::Error| {
+            matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::StaleNetworkFileHandle)
+        };
+        let file = self
+            .pack(place.pack)
+            .map_err(|error| BadCopy { is_gone: is_gone(&error), ..bad(None, error.to_string()) })?;
         let read = |buffer: &mut [u8]| {
             file.read_exact_at(buffer, place.offset).map_err(|error| {
-                bad(Some(place.offset), format!("the {} bytes there cannot be read: {error}", buffer.len()))
+                let problem = format!("the {} bytes there cannot be read: {error}", buffer.len());
+                BadCopy { is_gone: is_gone(&error), ..bad(Some(place.offset), problem) }
             })
         };
         let entry: &Entry = &place.entry;

@@ -77,6 +77,12 @@ struct Rewritten {
     bytes: u64,
     /// How much was looked at for it.
     cost: u64,
+    /// Packs that stay, since something of them cannot be read.
+    bad: Vec<PackId>,
+    /// Whether no other draft is being written.
+    is_alone: bool,
+    /// Whether there is more room for it.
+    has_freed: bool,
     /// Whether somebody said that it is enough.
     is_stopped: bool,
     /// Why not all, where there was no room.
@@ -96,21 +102,30 @@ impl Store {
         progress: &mut Rewriting<'_>,
     ) -> Result<Removal, WriteError> {
         let mut removal = self.remove(images)?;
-        let (mut left, mut batch) = (repack.most, BATCH);
+        if repack.max_unused.is_infinite() {
+            return Ok(removal);
+        }
+        let (mut left, mut batch, mut bad) = (repack.most, BATCH, HashSet::new());
         while removal.kept.is_none() && removal.not_rewritten.is_none() && left > 0 {
             let how = CopyOptions { pack_len: repack.how.pack_len.min(batch), ..repack.how.clone() };
             let now = Repack { most: batch.min(left), how, ..repack.clone() };
             // The images are gone, whatever becomes of this.
-            match self.rewrite_some(&now, &mut removal, progress) {
-                Ok(Rewritten { full: None, is_stopped: false, cost, .. }) if cost > 0 => {
-                    left = left.saturating_sub(cost)
-                }
+            match self.rewrite_some(&now, &mut removal, &bad, progress) {
                 Ok(Rewritten { full: Some(_), .. }) if batch > LEAST => batch = (batch / 4).max(LEAST),
                 Ok(Rewritten { full: Some(full), .. }) | Err(full) => {
                     removal.not_rewritten = Some(full.to_string())
                 }
+                Ok(done) if !done.is_stopped && (done.has_freed || !done.bad.is_empty()) => {
+                    left = left.saturating_sub(done.cost);
+                    bad.extend(done.bad);
+                }
                 Ok(_) => break,
             }
+        }
+        if !bad.is_empty() && removal.not_rewritten.is_none() {
+            let packs = bad.len();
+            removal.not_rewritten =
+                Some(format!("{packs} packs have chunks that cannot be read; `dormouse verify` names them"));
         }
         Ok(removal)
     }
@@ -120,22 +135,25 @@ impl Store {
         &self,
         repack: &Repack,
         removal: &mut Removal,
+        bad: &HashSet<PackId>,
         progress: &mut Rewriting<'_>,
     ) -> Result<Rewritten, WriteError> {
-        let mut rewritten = self.rewrite(repack, removal.waiting, progress)?;
+        let mut rewritten = self.rewrite(repack, removal.waiting, bad, progress)?;
         if rewritten.old.is_empty() && rewritten.new.is_empty() {
-            return Ok(Rewritten { cost: 0, ..rewritten });
+            return Ok(rewritten);
         }
-        let then =
-            self.free_unused(if rewritten.old.is_empty() { &rewritten.new } else { &rewritten.old })?;
-        removal.waiting = then.waiting;
-        removal.kept = then.kept;
-        if rewritten.old.is_empty() {
-            rewritten.cost = 0;
-        } else {
-            removal.freed += then.freed;
+        // Where there is little room it is not given to what has to wait for others.
+        let is_taken_back = rewritten.old.is_empty() || rewritten.full.is_some() && !rewritten.is_alone;
+        if !is_taken_back {
             removal.rewritten += rewritten.bytes;
         }
+        let then = self.free_unused(if is_taken_back { &rewritten.new } else { &rewritten.old })?;
+        if then.kept.is_none() {
+            removal.waiting = then.waiting;
+        }
+        removal.kept = then.kept;
+        removal.freed += if is_taken_back { then.freed.saturating_sub(rewritten.bytes) } else { then.freed };
+        rewritten.has_freed = !is_taken_back && then.freed > 0;
         Ok(rewritten)
     }
 
@@ -164,20 +182,24 @@ impl Store {
         &self,
         repack: &Repack,
         waiting: u64,
+        bad: &HashSet<PackId>,
         progress: &mut Rewriting<'_>,
     ) -> Result<Rewritten, WriteError> {
-        let Some(_alone) = self.try_begin(REWRITER)? else { return Ok(Rewritten::default()) };
         // From here on nothing goes; drafts that begin now are not known, and have nothing that images need alone.
         let mut copier = Copier::within(self, &repack.how)?;
-        let sentences = Sentences::load(self, self.remove_abandoned_drafts()?)?;
+        let Some(_alone) = self.try_begin(REWRITER)? else { return Ok(Rewritten::default()) };
+        let alive = self.remove_abandoned_drafts()?;
+        let is_alone = alive.iter().all(|draft| *draft == REWRITER);
+        let sentences = Sentences::load(self, alive)?;
         let mut has = match self.inventory(&[]) {
             Ok(has) => has,
             // A removal says so.
             Err(Untold::Kept(_)) => return Ok(Rewritten::default()),
             Err(Untold::Failed(error)) => return Err(error),
         };
-        let passed =
-            |image: &ImageId, pack: &PackId| sentences.is_alive(image) || sentences.is_condemned(pack);
+        let passed = |image: &ImageId, pack: &PackId| {
+            sentences.is_alive(image) || sentences.is_condemned(pack) || bad.contains(pack)
+        };
         let mut plan = Plan::of(&mut has, repack, waiting, passed);
         drop(has);
         if plan.packs.is_empty() {
@@ -216,13 +238,20 @@ impl Store {
         for entry in index.packs.iter().flat_map(|pack| &pack.entries) {
             missing.remove(&entry.id);
         }
-        plan.packs.retain(|_, chunks| !chunks.iter().any(|chunk| missing.contains(chunk)));
+        let is_whole = |chunks: &Vec<ChunkId>| !chunks.iter().any(|chunk| missing.contains(chunk));
+        let (old, others): (HashMap<_, _>, HashMap<_, _>) =
+            plan.packs.into_iter().partition(|(_, chunks)| is_whole(chunks));
+        let is_stopped = stop.into_inner();
+        let bad = if is_stopped || full.is_some() { Vec::new() } else { others.into_keys().collect() };
         Ok(Rewritten {
-            old: plan.packs.into_keys().collect(),
+            old: old.into_keys().collect(),
+            bad,
+            is_alone,
+            has_freed: false,
             new: index.packs.iter().map(|pack| pack.id).collect(),
             bytes: index.packs.iter().map(|pack| pack.file_len).sum(),
             cost,
-            is_stopped: stop.into_inner(),
+            is_stopped,
             full,
         })
     }
@@ -356,6 +385,12 @@ fn not_good(fetcher: &Fetcher, copies: &Wanted, threads: usize) -> Wanted {
             }
         }
     };
-    std::thread::scope(|scope| (0..threads.max(1)).for_each(|_| drop(scope.spawn(look))));
+    std::thread::scope(|scope| {
+        for _ in 1..threads {
+            // Where there may be no more threads, there are fewer.
+            let _ = std::thread::Builder::new().spawn_scoped(scope, look);
+        }
+        look();
+    });
     bad.into_inner().unwrap_or_else(PoisonError::into_inner)
 }

@@ -13,7 +13,7 @@ use crate::support::quota::Quota;
 use crate::support::sample::{assert_sample, checkpoint, manifest, noise, objects, options, write_objects};
 use crate::support::sim::{Sim, Unsynced};
 use image::{Compress, ImageId, Index, ObjectKind, RawPath};
-use store::media::{Around, Media, MediaLock};
+use store::media::{Around, Media, MediaLock, MediaRead};
 use store::{ChunkWriter, CopyOptions, Draft, Removal, Repack, Store, WriteOptions};
 
 /// Nothing may be left that is not needed. One thread, so that what happens happens in the same order each time.
@@ -368,7 +368,13 @@ fn who_verifies_finds_all_whole_whoever_writes_it_anew() {
     // He who may not lock cannot keep it.
     let reader = Store::open_media(Arc::new(Unlocked(Arc::new(medium.clone())))).unwrap();
     let (mut verifier, image) = (reader.verifier().unwrap(), reader.open_image(&images[1]).unwrap());
+    let (kind, bytes) = objects(1).swap_remove(0);
+    assert!(image.read_to_vec(&kind, bytes.len()).unwrap() == bytes, "its pack is open");
     assert!(run(&store, &[]).freed > 0);
+    // What was written anew is written anew.
+    store.remove(&images[2..]).unwrap();
+    let again = Repack { how: CopyOptions { threads: 1, pack_len: 700 }, ..repack() };
+    store.remove_and_repack(&[], &again, &mut |_, _| Continue(())).unwrap();
     assert!(verifier.verify(&images[1], &mut |_| {}).unwrap().ok);
     assert_sample(&image, 1);
 }
@@ -384,6 +390,29 @@ impl Around for Unlocked {
 
     fn share(&self, _: &str) -> io::Result<MediaLock> {
         Err(ErrorKind::PermissionDenied.into())
+    }
+
+    fn open(&self, path: &str) -> io::Result<Box<dyn MediaRead>> {
+        Ok(Box::new(Named { medium: self.0.clone(), path: path.to_owned(), file: self.0.open(path)? }))
+    }
+}
+
+/// An open file that is there as long as its name is, as an object is.
+#[derive(Debug)]
+struct Named {
+    medium: Arc<dyn Media>,
+    path: String,
+    file: Box<dyn MediaRead>,
+}
+
+impl MediaRead for Named {
+    fn len(&self) -> io::Result<u64> {
+        self.file.len()
+    }
+
+    fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        self.medium.open(&self.path)?;
+        self.file.read_exact_at(buffer, offset)
     }
 }
 
