@@ -1,7 +1,7 @@
 //! `--every`: checkpoints that nobody asks for, of which the newest are kept, and each of which continues the job.
 #![allow(clippy::unwrap_used)]
 
-use dormouse_tests::Stage;
+use dormouse_tests::{Stage, first_line};
 use std::process::Command;
 use testkit::job::Job;
 use testkit::outcome::Exit;
@@ -77,10 +77,18 @@ fn what_was_asked_for_is_kept() {
 }
 
 #[test]
-fn a_store_that_cannot_be_written_is_warned_of_and_the_job_runs_on() {
+fn a_store_that_can_be_written_no_more_is_warned_of_and_the_job_runs_on() {
     let stage = Stage::new("unwritten").unwrap();
-    std::fs::write(stage.place().store(), "no folder").unwrap();
-    let ended = Job::start(run(&stage)).unwrap().finish().unwrap();
+    let (store, aside) = (stage.place().store(), stage.place().folder.join("aside"));
+    let job = first_line(Job::start(run(&stage)).unwrap()).unwrap();
+    // A checkpoint may make it at this moment.
+    for number in 0.. {
+        let _ = std::fs::rename(&store, aside.with_extension(number.to_string()));
+        if std::fs::File::create_new(&store).is_ok() {
+            break;
+        }
+    }
+    let ended = job.finish().unwrap();
     assert_eq!(ended.exit, Exit::Code(0));
     assert!(ended.stderr.contains("no checkpoint was taken"), "{}", ended.stderr);
 }
