@@ -37,9 +37,9 @@ fn usable_of(pack: &PackIndex, there: &HashMap<PackId, u64>) -> impl Iterator<It
 
 /// The packs in a store's folder that are not barred, and how long they are.
 fn packs_there(store: &Store, barred: &Barred) -> Result<HashMap<PackId, u64>, MediaError> {
-    let there = store.on("list", layout::PACKS, |media| media.lengths(layout::PACKS))?;
-    let packs = there.iter().filter_map(|(name, len)| Some((layout::pack_of(name)?, *len)));
-    Ok(packs.filter(|(id, _)| !barred.has(id)).collect())
+    let mut there = store.pack_lengths()?;
+    there.retain(|id, _| !barred.has(id));
+    Ok(there)
 }
 
 /// Hands over what every index names; answers the indexes that could not be read.

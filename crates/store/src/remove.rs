@@ -134,10 +134,22 @@ impl Store {
     /// # Errors
     /// As [`Store::remove`].
     pub fn would_remove(&self, images: &[ImageId]) -> Result<Removal, WriteError> {
+        self.would_free(images, |_| Removal::default())
+    }
+
+    /// The same, with what is freed by what is `beside` a removal.
+    pub(crate) fn would_free(
+        &self,
+        images: &[ImageId],
+        beside: impl FnOnce(&mut Inventory) -> Removal,
+    ) -> Result<Removal, WriteError> {
         let images = self.only_there(images)?;
-        let found = self.inventory(&images);
-        match found.and_then(|has| self.unused(has, &HashSet::new(), &mut Sentences::default())) {
-            Ok(unused) => Ok(Removal { images, freed: unused.bytes, ..Removal::default() }),
+        let found = self.inventory(&images).and_then(|mut has| {
+            let beside = beside(&mut has);
+            Ok((self.unused(has, &HashSet::new(), &mut Sentences::default())?, beside))
+        });
+        match found {
+            Ok((unused, beside)) => Ok(Removal { images, freed: unused.bytes + beside.freed, ..beside }),
             Err(Untold::Kept(why)) => Ok(Removal { images, ..Removal::kept(why) }),
             Err(Untold::Failed(error)) => Err(error),
         }

@@ -187,10 +187,14 @@ impl Store {
         run(&*self.media).map_err(|error| MediaError { operation, path: self.media.full_path(path), error })
     }
 
-    /// Holds the store so that nothing of it is removed. None where that cannot be had, for want of rights or because the medium has no locks: whoever removes
-    /// images there cannot know.
+    /// Holds the store so that nothing of it is removed; waits a while for who removes.
+    pub(crate) fn share(&self) -> Result<MediaLock, MediaError> {
+        self.on("lock", layout::CONFIG, |media| media.share(layout::CONFIG))
+    }
+
+    /// The same. None where that cannot be had, for want of rights or because the medium has no locks: whoever removes images there cannot know.
     pub(crate) fn share_to_read(&self) -> Result<Option<MediaLock>, MediaError> {
-        match self.on("lock", layout::CONFIG, |media| media.share(layout::CONFIG)) {
+        match self.share() {
             Err(MediaError { error, .. }) if cannot_lock(&error) => Ok(None),
             held => held.map(Some),
         }

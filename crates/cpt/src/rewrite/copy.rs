@@ -4,7 +4,7 @@
 //! into the kernel where that comes to the beginning of an outermost loop; and those that were to stop and found no room, in another, which never leads back, since `ptxas` takes them for threads that have parted. Threads that have never stopped
 //! see nothing of either.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ptx::ast::{Body, BranchTable, BranchTableId, LabelId, Operand, Statement};
 use ptx::{BitSet, BlockId, Cfg};
@@ -52,15 +52,16 @@ pub(super) fn copy(body: &mut Body, cfg: &Cfg, marks: &[usize], (part, tag): (Pa
             labels[label.index()] = Some(push_label(body, name));
         }
     }
-    let mut tables: BTreeMap<u32, BranchTableId> = BTreeMap::new();
-    for table in body.statements.iter().flat_map(tables_of).collect::<Vec<_>>() {
-        let BranchTable { name, targets } = &body.branch_tables[table.index()];
+    let used = body.instructions().flat_map(|instruction| &instruction.operands);
+    let used: BTreeSet<usize> =
+        used.filter_map(|operand| table(operand).map(|table| table.index())).collect();
+    let mut tables: BTreeMap<usize, BranchTableId> = BTreeMap::new();
+    for table in used {
+        let BranchTable { name, targets } = &body.branch_tables[table];
         let name = renamed(name, &format!("{tag}{}_", part.label()));
         let targets = targets.iter().map(|label| labels[label.index()].unwrap_or(*label)).collect();
-        tables.entry(table.0).or_insert_with(|| {
-            body.branch_tables.push(BranchTable { name, targets });
-            BranchTableId(body.branch_tables.len() as u32 - 1)
-        });
+        tables.insert(table, BranchTableId(body.branch_tables.len() as u32));
+        body.branch_tables.push(BranchTable { name, targets });
     }
     let mut pieces = Vec::new();
     for (number, block) in cfg.blocks.iter().enumerate() {
@@ -77,7 +78,7 @@ pub(super) fn copy(body: &mut Body, cfg: &Cfg, marks: &[usize], (part, tag): (Pa
                 for operand in &mut branch.operands {
                     match operand {
                         Operand::Label(label) => *label = labels[label.index()].unwrap_or(*label),
-                        Operand::BranchTable(table) => *table = *tables.get(&table.0).unwrap_or(table),
+                        Operand::BranchTable(table) => *table = tables[&table.index()],
                         _ => {}
                     }
                 }
@@ -120,14 +121,9 @@ fn entered(body: &Body, cfg: &Cfg, marks: &[usize], part: Part) -> BitSet {
     entered
 }
 
-/// The tables that a statement branches by.
-fn tables_of(statement: &Statement) -> Vec<BranchTableId> {
-    let Statement::Instruction(branch) = statement else { return Vec::new() };
-    let tables = branch.operands.iter().filter_map(|operand| match operand {
-        Operand::BranchTable(table) => Some(*table),
-        _ => None,
-    });
-    tables.collect()
+/// The table that an operand is.
+fn table(operand: &Operand) -> Option<BranchTableId> {
+    if let Operand::BranchTable(table) = operand { Some(*table) } else { None }
 }
 
 fn label(body: &Body, block: &ptx::Block) -> Option<LabelId> {

@@ -106,46 +106,38 @@ impl Fetcher {
         plain: &mut [u8],
         scratch: &mut Scratch,
     ) -> Result<Entry, String> {
-        let mut problems = Vec::new();
-        let mut places: Vec<Place> = self.map.places(chunk).copied().collect();
-        let mut tried = HashSet::new();
-        loop {
-            let mut gone = Vec::new();
-            for place in &places {
-                match self.fetch_copy(place, plain, scratch) {
-                    Ok(()) => return Ok(place.entry),
-                    Err(bad) => {
-                        gone.extend(bad.is_gone.then_some(place.pack));
-                        problems.push(self.describe(&bad));
-                    }
-                }
-            }
-            tried.extend(places.iter().map(|place| (place.pack, place.offset)));
-            places = self.places_since(chunk, &gone);
-            places.retain(|place| !tried.contains(&(place.pack, place.offset)));
-            if places.is_empty() {
-                break;
+        let mut bad: Vec<(Place, BadCopy)> = Vec::new();
+        for place in self.map.places(chunk) {
+            match self.fetch_copy(place, plain, scratch) {
+                Ok(()) => return Ok(place.entry),
+                Err(problem) => bad.push((*place, problem)),
             }
         }
-        if problems.is_empty() {
+        while let Some(place) = self.place_since(chunk, &bad) {
+            match self.fetch_copy(&place, plain, scratch) {
+                Ok(()) => return Ok(place.entry),
+                Err(problem) => bad.push((place, problem)),
+            }
+        }
+        if bad.is_empty() {
             let Some(arrival) = &self.arrival else { return Err(self.not_indexed(chunk)) };
             let place = arrival.place(chunk)?;
             match self.fetch_copy(&place, plain, scratch) {
                 Ok(()) => return Ok(place.entry),
-                Err(bad) => problems.push(self.describe(&bad)),
+                Err(problem) => bad.push((place, problem)),
             }
         }
-        Err(problems.join("; "))
+        Err(bad.iter().map(|(_, problem)| self.describe(problem)).collect::<Vec<_>>().join("; "))
     }
 
-    /// Where else a chunk lies by now whose packs are `gone`.
-    fn places_since(&self, chunk: &ChunkId, gone: &[PackId]) -> Vec<Place> {
-        if gone.is_empty() {
-            return Vec::new();
-        }
+    /// Another place where a chunk lies by now of which these are `bad`, if some of their packs are gone.
+    fn place_since(&self, chunk: &ChunkId, bad: &[(Place, BadCopy)]) -> Option<Place> {
+        let mut gone =
+            bad.iter().filter(|(_, problem)| problem.is_gone).map(|(place, _)| place.pack).peekable();
+        gone.peek()?;
         let mut since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
         // Once for each pack, however many chunks it had.
-        if !gone.iter().all(|pack| since.gone.contains(pack)) {
+        if !gone.clone().all(|pack| since.gone.contains(&pack)) {
             match ChunkMap::load(&self.store) {
                 Ok(map) => {
                     since.map = map;
@@ -154,7 +146,7 @@ impl Fetcher {
                 Err(error) => tracing::debug!(%error, "what has been written anew cannot be looked for"),
             }
         }
-        since.map.places(chunk).copied().collect()
+        since.map.places(chunk).find(|place| bad.iter().all(|(tried, _)| tried != *place)).copied()
     }
 
     /// Fills `plain` with one copy of a chunk, and checks it.

@@ -136,11 +136,6 @@ impl Store {
         Ok(report)
     }
 
-    /// Holds the store so that nothing of it is removed; waits a while for who removes.
-    fn share_to_write(&self) -> Result<MediaLock, WriteError> {
-        Ok(self.on("lock", layout::CONFIG, |media| media.share(layout::CONFIG))?)
-    }
-
     /// A manifest, and the bytes that it is read from.
     pub(super) fn manifest_file(&self, image: &ImageId) -> Result<(Manifest, Vec<u8>), ReadError> {
         let manifest = self.manifest(image)?;
@@ -210,8 +205,10 @@ impl Target {
 
 impl Copier {
     pub(super) fn new(from: &Store, to: &Store, options: &CopyOptions) -> Result<Self, CopyError> {
-        let shares =
-            (from.share_to_read().map_err(|error| CopyError::Source(error.into()))?, to.share_to_write()?);
+        let shares = (
+            from.share_to_read().map_err(|error| CopyError::Source(error.into()))?,
+            to.share().map_err(WriteError::from)?,
+        );
         let fetcher = Fetcher::new(from.clone(), ChunkMap::load(from).map_err(CopyError::Source)?);
         let (target, options) = (Target::load(to)?, options.clone());
         Ok(Self { from: from.clone(), to: to.clone(), options, fetcher, target, _shares: shares })
@@ -225,7 +222,7 @@ impl Copier {
             options: options.clone(),
             fetcher: Fetcher::new(store.clone(), ChunkMap::default()),
             target: Target::default(),
-            _shares: (None, store.share_to_write()?),
+            _shares: (None, store.share()?),
         })
     }
 

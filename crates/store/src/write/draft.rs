@@ -45,7 +45,7 @@ impl Store {
     /// None where a cleaner has the folder, or another draft of this id.
     pub(super) fn try_begin(&self, id: ImageId) -> Result<Option<Draft>, WriteError> {
         // Who removes has to know of every draft.
-        let _share = self.on("lock", layout::CONFIG, |media| media.share(layout::CONFIG))?;
+        let _share = self.share()?;
         // Copying a store may have left it out: it is mostly empty.
         self.on("create", layout::TMP, |media| media.create_folder(layout::TMP))?;
         if let Err(error) = self.remove_abandoned_drafts() {

@@ -166,16 +166,10 @@ impl Store {
         images: &[ImageId],
         repack: &Repack,
     ) -> Result<Removal, WriteError> {
-        let removal = self.would_remove(images)?;
-        match self.inventory(&removal.images) {
-            Ok(mut has) => {
-                let plan = Plan::of(&mut has, repack, 0, |_, _| false);
-                Ok(Removal { freed: removal.freed + plan.len, rewritten: bytes(&plan.carried), ..removal })
-            }
-            // It has been said why.
-            Err(Untold::Kept(_)) => Ok(removal),
-            Err(Untold::Failed(error)) => Err(error),
-        }
+        self.would_free(images, |has| {
+            let plan = Plan::of(has, repack, 0, |_, _| false);
+            Removal { freed: plan.len, rewritten: bytes(&plan.carried), ..Removal::default() }
+        })
     }
 
     fn rewrite(
@@ -278,18 +272,21 @@ impl Plan {
         }
         let mut packs: Vec<&PackIndex> = packs.into_values().collect();
         packs.sort_unstable_by_key(|pack| pack.id);
-        find_homes(&packs, homes);
-        let needed_in = |number: usize, entry: &Entry| match homes.get(&entry.id) {
-            Some(home) if *home as usize == number => u64::from(entry.frame_len),
-            _ => 0,
-        };
-        let is_needed = |entry: &&Entry| homes.contains_key(&entry.id);
+        let is_needed = |homes: &HashMap<ChunkId, u32>, entry: &Entry| homes.contains_key(&entry.id);
+        let sizes: Vec<(u64, u64)> = packs
+            .iter()
+            .map(|pack| {
+                let needed = pack.entries.iter().filter(|entry| is_needed(homes, entry));
+                (len(needed), len(&pack.entries))
+            })
+            .collect();
+        find_homes(&packs, &sizes, homes);
         let mut mixed: Vec<Mixed<'_>> = (0..)
-            .zip(&packs)
-            .map(|(number, pack)| {
-                let needed = pack.entries.iter().map(|entry| needed_in(number, entry)).sum();
-                let cost = len(pack.entries.iter().filter(is_needed));
-                Mixed { pack, needed, unneeded: len(&pack.entries) - needed, cost }
+            .zip(packs.iter().zip(sizes))
+            .map(|(number, (pack, (cost, all)))| {
+                let at_home = pack.entries.iter().filter(|entry| homes.get(&entry.id) == Some(&number));
+                let needed = len(at_home);
+                Mixed { pack, needed, unneeded: all - needed, cost }
             })
             .collect();
         let needed: u64 = mixed.iter().map(|each| each.needed).sum();
@@ -298,19 +295,18 @@ impl Plan {
         mixed.sort_by(|a, b| a.share().total_cmp(&b.share()).then(a.pack.id.cmp(&b.pack.id)));
 
         let (mut plan, mut cost) = (Self::default(), 0);
+        if waiting as f64 > may_be {
+            return plan;
+        }
         for each in mixed {
-            if each.unneeded == 0
-                || unneeded as f64 <= may_be
-                || waiting as f64 > may_be
-                || cost >= repack.most
-            {
+            if each.unneeded == 0 || unneeded as f64 <= may_be || cost >= repack.most {
                 break;
             }
             unneeded -= each.unneeded;
             cost += each.cost;
             plan.len += each.pack.file_len;
-            let chunks = each.pack.entries.iter().filter(is_needed).map(|entry| entry.id).collect();
-            plan.packs.insert(each.pack.id, chunks);
+            let chunks = each.pack.entries.iter().filter(|entry| is_needed(homes, entry));
+            plan.packs.insert(each.pack.id, chunks.map(|entry| entry.id).collect());
         }
         plan.look_up(&packs, homes);
         plan
@@ -340,15 +336,9 @@ impl Plan {
     }
 }
 
-/// Gives each chunk that images need the number of the best of these packs: of which most is needed.
-fn find_homes(packs: &[&PackIndex], homes: &mut HashMap<ChunkId, u32>) {
-    let shares: Vec<f64> = packs
-        .iter()
-        .map(|pack| {
-            let needed = pack.entries.iter().filter(|entry| homes.contains_key(&entry.id));
-            share(len(needed), len(&pack.entries))
-        })
-        .collect();
+/// Gives each chunk that images need the number of the best of these packs: of which most is needed, by the bytes that are and all that there are.
+fn find_homes(packs: &[&PackIndex], sizes: &[(u64, u64)], homes: &mut HashMap<ChunkId, u32>) {
+    let shares: Vec<f64> = sizes.iter().map(|(needed, all)| share(*needed, *all)).collect();
     for (number, pack) in (0..).zip(packs) {
         for entry in &pack.entries {
             if let Some(home) = homes.get_mut(&entry.id)

@@ -119,8 +119,7 @@ fn a_crash_at_any_point_of_a_copy_lists_nothing_that_is_not_whole() {
     let end = medium.operations();
     assert!(end > 100, "{end} operations are too few for a test");
     for cut in 0..=end {
-        let seeds = (0..3).map(|seed| Unsynced::Mixed(seed << 32 | cut as u64));
-        for unsynced in [Unsynced::Lost, Unsynced::Kept].into_iter().chain(seeds) {
+        for unsynced in Unsynced::ways(cut, 3) {
             let after = medium.after_crash(cut, unsynced);
             let store = open(&after);
             let listed = assert_sound(&store);

@@ -50,8 +50,7 @@ fn a_crash_at_any_point_loses_no_published_image() {
     let end = medium.operations();
     assert!(end > 100, "{end} operations are too few for a test");
     for cut in 0..=end {
-        let seeds = (0..6).map(|seed| Unsynced::Mixed(seed << 32 | cut as u64));
-        for unsynced in [Unsynced::Lost, Unsynced::Kept].into_iter().chain(seeds) {
+        for unsynced in Unsynced::ways(cut, 6) {
             let after = medium.after_crash(cut, unsynced);
             let store = match Store::open_media(Arc::new(after.clone())) {
                 Err(OpenError::NotAStore { .. }) if cut < created => {

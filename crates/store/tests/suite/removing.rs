@@ -247,8 +247,7 @@ fn a_crash_at_any_point_of_a_removal_leaves_what_is_listed_whole() {
     let end = medium.operations();
     assert!(end > 15, "{first}, {end} operations are too few for a test");
     for cut in 0..=end {
-        let seeds = (0..8).map(|seed| Unsynced::Mixed(seed << 32 | cut as u64));
-        for unsynced in [Unsynced::Lost, Unsynced::Kept].into_iter().chain(seeds) {
+        for unsynced in Unsynced::ways(cut, 8) {
             let after = medium.after_crash(cut, unsynced);
             let store = open(&after);
             let listed = assert_sound(&store);

@@ -202,8 +202,7 @@ fn a_crash_at_any_point_leaves_what_is_listed_whole() {
     let (end, done) = (medium.operations(), pack_bytes(&medium));
     assert!(end > 25, "{end} operations are too few for a test");
     for cut in 0..=end {
-        let seeds = (0..2).map(|seed| Unsynced::Mixed(seed << 32 | cut as u64));
-        for unsynced in [Unsynced::Lost, Unsynced::Kept].into_iter().chain(seeds) {
+        for unsynced in Unsynced::ways(cut, 2) {
             let after = medium.after_crash(cut, unsynced);
             let store = open(&after);
             let listed = assert_sound(&store);

@@ -21,7 +21,7 @@ use crate::{lock, read};
 use backend::{Range, RawFunction};
 use flight::{Fate, Size, Stage, State};
 use reason::AsItIs;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::mem::{Discriminant, discriminant};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -38,8 +38,8 @@ pub(crate) struct HalfWay {
     /// How many are not known to be done.
     count: AtomicUsize,
     board: Mutex<Board>,
-    /// Of which kernels it has been told why they are launched as they are.
-    told: Mutex<HashSet<(String, Discriminant<AsItIs>)>>,
+    /// Of which kernels it has been told why they are launched as they are, by reasons.
+    told: Mutex<HashMap<Discriminant<AsItIs>, HashSet<String>>>,
 }
 
 /// Who is where. Whoever holds it waits for no other lock.
@@ -399,7 +399,10 @@ impl Session {
 impl HalfWay {
     /// Says why a kernel is launched as it is, each reason once.
     fn tell(&self, function: &Function, why: &AsItIs) {
-        if lock(&self.told).insert((function.name.clone(), discriminant(why))) {
+        let mut told = lock(&self.told);
+        let told = told.entry(discriminant(why)).or_default();
+        if !told.contains(&function.name) {
+            told.insert(function.name.clone());
             tracing::warn!(
                 "the marked {} is launched as it is, and a checkpoint waits for its end: {why}",
                 function.name

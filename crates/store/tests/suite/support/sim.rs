@@ -54,6 +54,12 @@ pub enum Unsynced {
 }
 
 impl Unsynced {
+    /// All of it lost, all of it kept, and so many mixtures for a cut.
+    pub fn ways(cut: usize, mixtures: u64) -> impl Iterator<Item = Self> {
+        let mixed = (0..mixtures).map(move |seed| Self::Mixed(seed << 32 | cut as u64));
+        [Self::Lost, Self::Kept].into_iter().chain(mixed)
+    }
+
     /// A number below `n`: 0 is the oldest choice.
     fn choose(&mut self, n: usize) -> usize {
         match self {
