@@ -36,10 +36,11 @@ fn follow(stage: &Stage, command: &str) -> Finished {
 fn the_command_that_continues_a_stopped_job_continues_its_newest_image() {
     let stage = Stage::new("told").unwrap();
     let elsewhere = stage.place().folder.join("else where");
-    let job = stage.started("vector_loop", &["1000", "40"]).unwrap();
+    let job = stage.held("vector_loop", &["1000", "40"]).unwrap();
     let older = stage.checkpoint(After::LeaveRunning).unwrap();
     let mut stop = stage.place().checkpoint_command(After::Stop);
     let stopped = stop.arg("--store").arg(&elsewhere).output().unwrap();
+    stage.let_end().unwrap();
     assert!(stopped.status.success(), "{stopped:?}");
     let newest: serde_json::Value = serde_json::from_slice(&stopped.stdout).unwrap();
     let newest = newest["image"].as_str().unwrap();
@@ -57,7 +58,7 @@ fn the_command_that_continues_a_stopped_job_continues_its_newest_image() {
 #[test]
 fn a_store_that_was_named_is_named() {
     let stage = Stage::new("named").unwrap();
-    let job = stage.started("vector_loop", &["1000", "40"]).unwrap();
+    let job = stage.held("vector_loop", &["1000", "40"]).unwrap();
     let image = stage.checkpoint(After::Stop).unwrap();
     let command = told(&job.finish().unwrap());
     let store = stage.place().store();
@@ -66,6 +67,7 @@ fn a_store_that_was_named_is_named() {
     let restarted = stage.place().restart(&image).unwrap();
     let restarted = first_line(restarted).unwrap();
     stage.checkpoint(After::Stop).unwrap();
+    stage.let_end().unwrap();
     assert_eq!(told(&restarted.finish().unwrap()), command);
     let after = follow(&stage, &command);
     assert_eq!(after.exit, Exit::Code(0), "{}", after.stderr);
@@ -80,7 +82,7 @@ fn truncate(file: &Path, length: u64) {
 #[test]
 fn a_damaged_newest_image_is_not_passed_over() {
     let stage = Stage::new("passed-over").unwrap();
-    let job = stage.started("vector_loop", &["1000", "40"]).unwrap();
+    let job = stage.held("vector_loop", &["1000", "40"]).unwrap();
     let older = stage.checkpoint(After::LeaveRunning).unwrap();
     let newest = stage.checkpoint(After::Stop).unwrap();
     job.finish().unwrap();
@@ -199,7 +201,7 @@ fn images_are_removed_and_the_others_and_the_job_are_not_concerned() {
         assert!(output.status.success(), "{output:?}");
         serde_json::from_slice(&output.stdout).unwrap()
     };
-    let job = stage.started("vector_loop", &["900", "40"]).unwrap();
+    let job = stage.held("vector_loop", &["900", "40"]).unwrap();
     let older = stage.checkpoint(After::LeaveRunning).unwrap();
     let newest = stage.checkpoint(After::Stop).unwrap();
     let mut output = job.finish().unwrap().stdout;
@@ -219,6 +221,7 @@ fn images_are_removed_and_the_others_and_the_job_are_not_concerned() {
     assert_eq!(fs::read_dir(stage.place().store().join("packs")).unwrap().count(), 0);
     // All of it is written again.
     let again = stage.checkpoint(After::Stop).unwrap();
+    stage.let_end().unwrap();
     output.extend(job.finish().unwrap().stdout);
     assert!(ask("verify", &[&again]).status.success());
     let last = stage.place().restart(stage.name()).unwrap().finish().unwrap();

@@ -90,8 +90,9 @@ fn the_shared_memory_is_as_large_as_it_was_and_too_little_is_named() {
 #[test]
 fn a_terminal_is_told_how_a_restart_goes_and_nobody_else() {
     let stage = Stage::new("watched").unwrap();
-    let job = stage.started("vector_loop", &["200", "40"]).unwrap();
+    let job = stage.held("vector_loop", &["200", "40"]).unwrap();
     let image = stage.checkpoint(After::LeaveRunning).unwrap();
+    stage.let_end().unwrap();
     let whole = job.finish().unwrap().stdout;
 
     let restart = stage.place().restart_command(&image);

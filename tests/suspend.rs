@@ -225,7 +225,7 @@ fn one_of_several_processes_may_die_in_the_sleep_of_all() {
 fn what_a_process_leaves_in_its_sleep_others_have_when_they_wake() {
     let stage = Stage::new("heir").unwrap();
     let whole = stage.started("heir", &["60", "1"]).unwrap().finish().unwrap();
-    let job = stage.started("heir", &["60", "1"]).unwrap();
+    let job = stage.held("heir", &["60", "1"]).unwrap();
     suspend(&stage);
     // It was begun by way of /proc/self/exe.
     let owner = running(&stage, &job, "exe");
@@ -238,6 +238,7 @@ fn what_a_process_leaves_in_its_sleep_others_have_when_they_wake() {
     assert_eq!(report["sessions"], 1, "{output:?}");
     // Who owns it now has it in an image, too.
     let image = stage.checkpoint(After::Stop).unwrap();
+    stage.let_end().unwrap();
     let before = job.finish().unwrap();
     let finished = Job::start(stage.place().restart_command(&image)).unwrap().finish().unwrap();
     assert_eq!(finished.exit, Exit::Code(0), "{}", finished.stderr);

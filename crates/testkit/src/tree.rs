@@ -61,16 +61,11 @@ pub fn kill_all(pids: &[i32]) {
 pub fn wait_until_gone(pids: &[i32], listed: Instant, limit: Duration) -> anyhow::Result<()> {
     let deadline = Instant::now() + limit;
     let is_there = |pid: &i32| is_alive(*pid) && age(*pid).is_none_or(|age| age + TICK > listed.elapsed());
-    while let Some(pid) = pids.iter().copied().find(is_there) {
+    let left = || pids.iter().copied().filter(|pid| is_there(pid));
+    while left().next().is_some() {
         if Instant::now() > deadline {
-            bail!(
-                "process {pid} is still there after {limit:?}: {:?}, of age {:?}, {:?}",
-                std::fs::read_to_string(format!("/proc/{pid}/cmdline"))
-                    .unwrap_or_default()
-                    .replace('\0', " "),
-                age(pid),
-                state_and_parent(pid)
-            );
+            let left: Vec<_> = left().map(described).collect();
+            bail!("still there after {limit:?}: {}", left.join("; "));
         }
         std::thread::sleep(Duration::from_millis(2));
     }
@@ -96,6 +91,15 @@ pub fn descendants(ancestor: i32) -> anyhow::Result<Vec<i32>> {
         }
     }
     Ok(found)
+}
+
+/// What there is to say of a process that should not be there.
+fn described(pid: i32) -> String {
+    let read = |file| std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
+    let line = read("cmdline").replace('\0', " ");
+    let (waits_in, call) = (read("wchan"), read("syscall"));
+    let (age, state) = (age(pid), state_and_parent(pid));
+    format!("process {pid}: {line:?}, of age {age:?}, {state:?}, in {waits_in:?}, {:?}", call.trim())
 }
 
 /// How long ago a process began, if it is there.

@@ -220,12 +220,14 @@ impl Session {
         let mut command = criu.command();
         command.arg("swrk").arg(theirs.as_raw_fd().to_string());
         command.envs(environment);
-        // Not the terminal's business: ^C is for the job.
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let mut before_exec = before_exec;
         // SAFETY: only system calls, on numbers made beforehand that are open until the child has been executed.
         unsafe {
             command.pre_exec(move || {
+                // Not the terminal's business: ^C is for the job. Of a group that loses us in our own session the kernel has those go on whom CRIU has
+                // stopped, to see what this kernel can do, and waits for: for ever.
+                rustix::process::setsid()?;
                 for &fd in &numbers {
                     if libc::fcntl(fd, libc::F_SETFD, 0) < 0 {
                         return Err(io::Error::last_os_error());

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::support::{Bench, Supervisor, counted, counter};
+use crate::support::{Bench, Supervisor, counted, counter, wait_until};
 use host::Criu;
 
 /// How a shell starts the CRIU that is really there.
@@ -139,4 +139,31 @@ fn a_criu_that_was_stopped_is_told_to_go_on() {
     bench.let_end();
     let (status, output) = job.finish();
     assert_eq!((status.code(), output), (Some(7), counted(100)));
+}
+
+/// CRIU stops helpers of its own, to see what the kernel can do, and waits until they stand still.
+#[test]
+fn whom_criu_has_stopped_stands_still_though_its_supervisor_is_killed() {
+    let bench = Bench::new();
+    let helper = bench.path("helper");
+    let criu = sickly(&bench, &format!("sh -c 'echo $$ > {}; kill -STOP $$'", helper.display()));
+    let program = bench.compile("counter", &counter(2, 500));
+    let mut job = bench.run_to_the_end(&program);
+    job.wait_for_number(5);
+    let image = bench.image();
+    job.stop(&image);
+    job.finish();
+
+    let mut restart = Supervisor::start(patient(bench.restart_command(&image), &criu), bench.control());
+    let pid = || fs::read_to_string(&helper).ok()?.trim().parse::<i32>().ok();
+    let state =
+        |pid: i32| fs::read_to_string(format!("/proc/{pid}/stat")).ok()?.split(' ').nth(2).map(str::to_owned);
+    let is_stopped = || pid().and_then(state).as_deref() == Some("T");
+    wait_until("a helper has stopped", is_stopped);
+    restart.signal(libc::SIGKILL);
+    restart.wait();
+    let stands_still = is_stopped();
+    // SAFETY: a signal to a process that is there, or has just been.
+    unsafe { libc::kill(pid().unwrap(), libc::SIGKILL) };
+    assert!(stands_still);
 }
