@@ -390,8 +390,13 @@ fn keys_are_as_documented() {
     let young = keys::own(&all, Ok(())).unwrap();
     let next = all.rotate(in_a_year, GRACE).unwrap().fingerprint();
     check("`dormouse keys show`", &[&young, &keys::own(&all, Ok(())).unwrap()], Fields::new());
-    let quota =
-        Quota { memory: Some(1 << 30), sessions: Some(1), expires: Some(Moment(in_a_year)), jobs: true };
+    let quota = Quota {
+        memory: Some(1 << 30),
+        sessions: Some(1),
+        devices: Some("1".into()),
+        expires: Some(Moment(in_a_year)),
+        jobs: true,
+    };
     all.authorize("plain", key, Quota::default(), None).unwrap();
     all.authorize("plain", next, Quota::default(), Some(GRACE)).unwrap();
     all.authorize("other", link::Fingerprint::of(b"x"), quota, None).unwrap();

@@ -7,6 +7,7 @@ use crate::confine::{ConfineError, Confinement, confine};
 use crate::fingerprint::Fingerprint;
 use crate::keys::{Denied, Quota};
 use crate::lane::{self, Lane};
+use crate::ledger::MemoryShare;
 use crate::line::Line;
 use crate::lines::{End, Lines, silence, wait_for_end};
 use crate::packet::{self, ToFarEnd, ToFront};
@@ -79,6 +80,8 @@ pub struct ClientFacts {
     pub device: u32,
     /// What it may have.
     pub quota: Quota,
+    /// The memory that all its sessions have together, where that is bounded.
+    pub memory: Option<Arc<MemoryShare>>,
 }
 
 /// Why there was no session. The client has been told what concerns it.
@@ -148,8 +151,9 @@ pub fn far_end<S: FnOnce(Wires)>(
     }
 
     let key = lane.peer();
-    let (session, name, quota) = match front.ask(&ToFront::Admitted { key }).ok_or_else(gone)? {
-        ToFarEnd::Granted { session, name, quota } => (session, name, quota),
+    let (answer, table) = front.ask(&ToFront::Admitted { key }).ok_or_else(gone)?;
+    let (session, name, quota, word) = match answer {
+        ToFarEnd::Granted { session, name, quota, word } => (session, name, quota, word),
         ToFarEnd::Denied { reason } => {
             return Err(refuse(&mut lane, source.to_string(), Refusal::Sessions, reason));
         }
@@ -163,6 +167,13 @@ pub fn far_end<S: FnOnce(Wires)>(
     if let Err(error) = if rdma { options.has_rdma(&lane) } else { Ok(()) } {
         return Err(refuse(&mut lane, name, Refusal::Request, error.to_string()));
     }
+    let memory = match quota.memory {
+        Some(most) => {
+            let (table, word) = table.zip(word).ok_or_else(gone)?;
+            Some(Arc::new(MemoryShare::new(table, word, most)?))
+        }
+        None => None,
+    };
     let lines = Lines::new(End::Server, bulk, options.grace);
     let control = lines.get(Role::ControlUp).ok_or_else(gone)?;
     let asked_for = lane.asked_for();
@@ -173,7 +184,7 @@ pub fn far_end<S: FnOnce(Wires)>(
         let (line, lines, knocks, grace) = (line.clone(), lines.clone(), knocks.clone(), options.grace);
         thread::spawn(move || keep(&line, &lines, &knocks, grace));
     }
-    let facts = ClientFacts { name, key, source, device, quota };
+    let facts = ClientFacts { name, key, source, device, quota, memory };
     let service = match open(&facts) {
         Ok(service) => service,
         Err(reason) => {
@@ -185,7 +196,7 @@ pub fn far_end<S: FnOnce(Wires)>(
     let welcome = Welcome {
         release: env!("CARGO_PKG_VERSION").to_owned(),
         new_key: newest.filter(|_| asked_for != newest.map(|key| key.server_name())),
-        memory: quota.memory,
+        memory: facts.quota.memory,
         grace: options.grace,
     };
     let answer = Answer::New { session, token: token.clone(), welcome };
@@ -223,10 +234,13 @@ fn refuse(lane: &mut Lane, name: String, code: Refusal, mut reason: String) -> F
 /// A connection that the front passes on: the socket, whether it is without TLS, and where it comes from.
 type Arrival = (OwnedFd, bool, IpAddr);
 
+/// What the front has answered, and the descriptor that came with it.
+type Answered = (ToFarEnd, Option<OwnedFd>);
+
 /// The process that accepts connections: it answers one question at a time.
 struct Front {
     control: Arc<OwnedFd>,
-    answers: Mutex<mpsc::Receiver<ToFarEnd>>,
+    answers: Mutex<mpsc::Receiver<Answered>>,
 }
 
 impl Front {
@@ -243,7 +257,7 @@ impl Front {
                     (ToFarEnd::Connection { plain, source }, Some(socket)) => {
                         drop(arrive.send((socket, plain, source)));
                     }
-                    (packet, _) => drop(answer.send(packet)),
+                    answered => drop(answer.send(answered)),
                 }
             }
             end();
@@ -255,7 +269,7 @@ impl Front {
         packet::send(&self.control, packet, None, SendFlags::empty())
     }
 
-    fn ask(&self, question: &ToFront) -> Option<ToFarEnd> {
+    fn ask(&self, question: &ToFront) -> Option<Answered> {
         let answers = self.answers.lock().ok()?;
         self.tell(question).ok()?;
         answers.recv().ok()
@@ -271,14 +285,14 @@ impl fmt::Debug for Front {
 impl Authority for Front {
     fn sign(&self, key: Fingerprint, message: &[u8]) -> Option<Vec<u8>> {
         match self.ask(&ToFront::Sign { key, message: message.to_vec() })? {
-            ToFarEnd::Signed { signature } => Some(signature),
+            (ToFarEnd::Signed { signature }, _) => Some(signature),
             _ => None,
         }
     }
 
     fn knows(&self, key: Fingerprint) -> Option<Result<(), Denied>> {
         match self.ask(&ToFront::Known { key })? {
-            ToFarEnd::Known { is } => Some(is),
+            (ToFarEnd::Known { is }, _) => Some(is),
             _ => None,
         }
     }

@@ -14,6 +14,7 @@ pub mod fingerprint;
 pub mod front;
 pub mod keys;
 mod lane;
+mod ledger;
 mod line;
 mod lines;
 mod mend;
@@ -29,6 +30,7 @@ pub use far_end::{ClientFacts, far_end};
 pub use fingerprint::Fingerprint;
 pub use front::{Front, FrontError, FrontOptions};
 pub use keys::{Keys, KeysError, Quota};
+pub use ledger::MemoryShare;
 pub use protocol::{Refusal, Service};
 pub use wires::Wires;
 

@@ -1,4 +1,4 @@
-//! What the process that accepts connections and those of the sessions say to each other: packets of bounded length, one of which may carry a socket.
+//! What the process that accepts connections and those of the sessions say to each other: packets of bounded length, each of which may carry a descriptor.
 
 use crate::fingerprint::Fingerprint;
 use crate::keys::{Denied, Quota};
@@ -27,8 +27,8 @@ pub(crate) enum ToFarEnd {
     Signed { signature: Vec<u8> },
     /// To [`ToFront::Known`].
     Known { is: Result<(), Denied> },
-    /// To [`ToFront::Admitted`]: the client may have a session.
-    Granted { session: u64, name: String, quota: Quota },
+    /// To [`ToFront::Admitted`]: the client may have a session. Where its memory is counted, the word of the table that comes with the packet is this session's.
+    Granted { session: u64, name: String, quota: Quota, word: Option<u32> },
     /// It may not; or what was asked for is not had.
     Denied { reason: String },
 }

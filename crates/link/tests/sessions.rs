@@ -38,6 +38,7 @@ const TESTS: &[(&str, fn())] = &[
     ("half_open_connections_keep_nobody_out", half_open_connections_keep_nobody_out),
     ("a_hundred_clients_at_once", a_hundred_clients_at_once),
     ("a_key_has_so_many_sessions", a_key_has_so_many_sessions),
+    ("a_key_has_so_much_memory_in_all_its_sessions", a_key_has_so_much_memory_in_all_its_sessions),
     ("a_server_has_so_many_clients", a_server_has_so_many_clients),
     ("a_client_that_vanishes_leaves_nothing", a_client_that_vanishes_leaves_nothing),
     ("a_token_opens_one_session", a_token_opens_one_session),
@@ -90,7 +91,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Sends back what comes; the first line on the control stream is the client's name.
+/// Sends back what comes; the first line on the control stream is the client's name, and where its memory is counted whether it has had [`TAKEN`] of it.
 fn serve_session(insecure_loopback: bool, grace_ms: &str, rdma: bool) -> ExitCode {
     let options = link::far_end::FarEndOptions {
         service: Service::Devices,
@@ -103,7 +104,11 @@ fn serve_session(insecure_loopback: bool, grace_ms: &str, rdma: bool) -> ExitCod
         if facts.device > 0 {
             return Err("there is no such device".to_owned());
         }
-        let name = facts.name.clone();
+        let had = facts
+            .memory
+            .as_ref()
+            .map_or("", |memory| if memory.take(TAKEN) { " has it" } else { " has none" });
+        let (name, memory) = (format!("{}{had}", facts.name), facts.memory.clone());
         Ok(move |mut wires: Wires| {
             if name == CONFORMANCE {
                 return show_behaviours(&mut *wires.control_out);
@@ -118,10 +123,14 @@ fn serve_session(insecure_loopback: bool, grace_ms: &str, rdma: bool) -> ExitCod
             writeln!(wires.control_out, "{name}").unwrap();
             echo(&mut *wires.control_in, &mut *wires.control_out);
             threads.into_iter().for_each(|thread| thread.join().unwrap());
+            drop(memory);
         })
     });
     served.map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
 }
+
+/// How much memory a session takes at its beginning, bytes.
+const TAKEN: u64 = 3 << 30;
 
 /// The client for whom the software device is tried.
 const CONFORMANCE: &str = "conformance";
@@ -325,7 +334,7 @@ fn known_clients_have_sessions() {
     server.keys.authorize("desk", client.key(), quota, None).unwrap();
     let (mut wires, welcome) = client.dial().unwrap();
     assert_eq!((welcome.memory, welcome.new_key), (Some(7 << 30), None));
-    works(&mut wires, "desk");
+    works(&mut wires, "desk has it");
     drop(wires);
     server.is_left_alone_within(Duration::from_secs(1));
 }
@@ -784,6 +793,37 @@ fn a_key_has_so_many_sessions() {
     while client.dial().is_err() {
         assert!(Instant::now() < end);
     }
+}
+
+fn a_key_has_so_much_memory_in_all_its_sessions() {
+    let server = server(&Way::default());
+    let (client, other) = (server.client("desk"), server.client("other"));
+    let quota = Quota { memory: Some(2 * TAKEN), ..Quota::default() };
+    server.keys.authorize("desk", client.key(), quota.clone(), None).unwrap();
+    server.keys.authorize("other", other.key(), quota, None).unwrap();
+    let session = |client: &Client, said: &str| {
+        let mut wires = client.dial().unwrap().0;
+        says(&mut wires, said);
+        wires
+    };
+    let first = session(&client, "desk has it");
+    let _second = session(&client, "desk has it");
+    let _third = session(&client, "desk has none");
+    let _others = session(&other, "other has it");
+    // Killed or not, what a session had goes with its process.
+    let killed = server.started.lock().unwrap()[0];
+    testkit::tree::kill_all(&[killed.cast_signed()]);
+    let end = Instant::now() + Duration::from_secs(2);
+    loop {
+        let mut said = String::new();
+        let mut wires = client.dial().unwrap().0;
+        BufReader::new(&mut *wires.control_in).read_line(&mut said).unwrap();
+        match said.trim() {
+            "desk has it" => break,
+            none => assert!(none == "desk has none" && Instant::now() < end, "{none}"),
+        }
+    }
+    drop(first);
 }
 
 fn a_server_has_so_many_clients() {

@@ -6,6 +6,7 @@
 //! only, and addresses are checked at the end where they are used.
 
 mod area;
+mod choice;
 mod client;
 mod diff;
 mod far;
@@ -16,8 +17,9 @@ mod packing;
 mod ranges;
 mod workers;
 
-pub use client::{Choice, ConnectError, RemoteBackend};
-pub use far::{Quota, ServeError, serve};
+pub use choice::Choice;
+pub use client::{ConnectError, RemoteBackend};
+pub use far::{Quota, ServeError, Together, serve};
 pub use wires::{Patience, Wires};
 
 use std::sync::mpsc::{RecvTimeoutError, channel};

@@ -2,10 +2,12 @@
 
 use super::{remote, server};
 use crate::flags::{Device, FarEnd};
+use ::remote::{Choice, Quota};
 use checkpoint::Chain;
 use link::far_end::{FarEndError, FarEndOptions};
-use link::{Confinement, Service};
+use link::{Confinement, MemoryShare, Service};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Serves one client.
@@ -27,18 +29,39 @@ pub fn run(flags: &FarEnd) -> ExitCode {
             // The smaller of what the server gives anybody and what this client may have.
             let memory = [flags.device_memory, facts.quota.memory].into_iter().flatten().min();
             let backend = server::local(flags.device, memory)?;
-            let count = backend.devices().len();
+            let devices = Choice { only: None, visible: facts.quota.devices.clone() };
+            let count = devices.of(backend.devices()).len();
+            let together = facts.memory.clone().map(|share| Arc::new(Together(share)) as _);
+            let quota = Quota { memory, together, devices, ..Quota::default() };
             if usize::try_from(facts.device).is_ok_and(|device| device < count) {
-                Ok(move |wires| remote::serve(wires, backend, (memory, idle)))
+                Ok(move |wires| remote::serve(wires, backend, quota, idle))
             } else {
                 Err(format!(
-                    "it has no device number {} (they count from 0, and there are {count})",
+                    "it has no device number {} for this client (they count from 0, and there are {count})",
                     facts.device
                 ))
             }
         })
     });
     code(ended)
+}
+
+/// The device memory that all sessions of a client have together.
+#[derive(Debug)]
+struct Together(Arc<MemoryShare>);
+
+impl ::remote::Together for Together {
+    fn take(&self, bytes: u64) -> bool {
+        self.0.take(bytes)
+    }
+
+    fn give_back(&self, bytes: u64) {
+        self.0.give_back(bytes);
+    }
+
+    fn left(&self) -> u64 {
+        self.0.left()
+    }
 }
 
 /// The exit code of a session's process.

@@ -36,6 +36,7 @@ struct OneClient {
     keys: Vec<OneKey>,
     memory: Option<u64>,
     sessions: Option<u32>,
+    devices: Option<String>,
     expires: Option<Moment>,
     jobs: bool,
     revoked: Option<Moment>,
@@ -107,6 +108,7 @@ fn authorize(keys: &Keys, flags: &KeysAuthorize) -> Result<(), KeysError> {
     let quota = Quota {
         memory: flags.memory,
         sessions: flags.sessions,
+        devices: flags.devices.clone(),
         expires: flags.expires.map(Moment),
         jobs: flags.jobs,
     };
@@ -130,9 +132,10 @@ fn trust(keys: &Keys, flags: &KeysTrust) -> Result<(), KeysError> {
 
 impl From<&Client> for OneClient {
     fn from(client: &Client) -> Self {
-        let Quota { memory, sessions, expires, jobs } = client.quota;
+        let Quota { memory, sessions, devices, expires, jobs } = client.quota.clone();
         let keys = client.keys.iter().map(OneKey::from).collect();
-        Self { name: client.name.clone(), keys, memory, sessions, expires, jobs, revoked: client.revoked }
+        let (name, revoked) = (client.name.clone(), client.revoked);
+        Self { name, keys, memory, sessions, devices, expires, jobs, revoked }
     }
 }
 
@@ -164,7 +167,7 @@ impl Show for Own {
 
 impl Show for All {
     fn show(&self, out: &mut dyn Write) -> io::Result<()> {
-        let heads = ["", "KEY", "MEMORY", "SESSIONS", "JOBS", "UNTIL"].map(String::from).to_vec();
+        let heads = ["", "KEY", "MEMORY", "SESSIONS", "DEVICES", "JOBS", "UNTIL"].map(String::from).to_vec();
         let mut rows = vec![heads];
         for client in &self.clients {
             for key in &client.keys {
@@ -178,6 +181,7 @@ impl Show for All {
                     key.key.to_string(),
                     memory,
                     shown(client.sessions),
+                    shown(client.devices.as_ref()),
                     if client.jobs { "yes" } else { "-" }.to_owned(),
                     until,
                 ]);
@@ -187,7 +191,9 @@ impl Show for All {
             for key in &server.keys {
                 let none = || "-".to_owned();
                 let machine = format!("server {}", server.machine);
-                rows.push(vec![machine, key.key.to_string(), none(), none(), none(), shown(key.until)]);
+                let key_is = [machine, key.key.to_string()];
+                let rights = [none(), none(), none(), none()];
+                rows.push([&key_is[..], &rights, &[shown(key.until)]].concat());
             }
         }
         table(out, &rows)
@@ -210,7 +216,7 @@ mod tests {
         assert_eq!(own(&keys, Ok(())).err().unwrap().kind, checkpoint::Kind::NotFound);
         keys.create(SystemTime::now() + Duration::from_secs(9)).unwrap();
         let own = super::own(&keys, Ok(())).unwrap();
-        let quota = Quota { memory: Some(40 << 30), sessions: Some(2), expires: None, jobs: true };
+        let quota = Quota { memory: Some(40 << 30), devices: Some("1,3".into()), ..Quota::default() };
         keys.authorize("desk", own.key, quota, None).unwrap();
         keys.trust("gpu1:7070", own.key, None).unwrap();
         keys.authorize("gone", link::Fingerprint::of(b"x"), Quota::default(), None).unwrap();
@@ -221,7 +227,8 @@ mod tests {
         let mut text = Vec::new();
         list(&keys).unwrap().show(&mut text).unwrap();
         let text = String::from_utf8(text).unwrap();
-        for word in ["client desk", "server gpu1:7070", "40.00 GiB", "revoked 2", &own.key.to_string()] {
+        for word in ["client desk", "server gpu1:7070", "40.00 GiB", "1,3", "revoked 2", &own.key.to_string()]
+        {
             assert!(text.contains(word), "{word} in {text}");
         }
     }

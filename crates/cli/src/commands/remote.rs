@@ -45,8 +45,7 @@ pub fn machine(address: &Address) -> Result<Machine, Failure> {
 }
 
 /// Serves one client until it is gone.
-pub fn serve(mut wires: Wires, backend: Arc<dyn Backend>, (memory, idle): (Option<u64>, Option<Duration>)) {
-    let quota = Quota { memory, ..Quota::default() };
+pub fn serve(mut wires: Wires, backend: Arc<dyn Backend>, quota: Quota, idle: Option<Duration>) {
     wires.patience.idle = idle;
     if let Err(error) = remote::serve(wires, backend, quota) {
         tracing::info!("a session ended: {}", Chain(&error));

@@ -2,6 +2,7 @@
 
 use super::{Device, Json, device_size};
 use clap::{Args, Subcommand};
+use link::keys::DEVICES_MAX;
 use link::{Address, Fingerprint, User};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, SystemTime};
@@ -119,12 +120,15 @@ pub struct KeysAuthorize {
     pub name: String,
     /// Its key: what `dormouse keys show` prints there
     pub key: Fingerprint,
-    /// Most device memory of one session: it is counted for each, so all sessions of the client together may take --sessions times as much [default: as --device-memory of serve says]
+    /// Most device memory that all its sessions have together. One session has no more than --device-memory of `dormouse serve` says, either [default: without a limit]
     #[arg(long, value_name = "SIZE", value_parser = device_size)]
     pub memory: Option<u64>,
-    /// Most sessions that it may have at a time, each with --memory [default: as --max-clients of serve says]
+    /// Most sessions that it may have at a time [default: as --max-clients of serve says]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub sessions: Option<u32>,
+    /// Which of this machine's devices there are for it, in this order: their numbers or UUIDs, as CUDA_VISIBLE_DEVICES has them [default: all]
+    #[arg(long, value_name = "LIST", value_parser = devices)]
+    pub devices: Option<String>,
     /// For how long it is let in: a time such as 30d, or a moment such as 2027-01-31T00:00:00Z [default: until it is revoked]
     #[arg(long, value_name = "TIME", value_parser = moment)]
     pub expires: Option<SystemTime>,
@@ -220,6 +224,20 @@ pub(super) fn grace(text: &str) -> Result<Duration, String> {
     let time =
         humantime::parse_duration(text).map_err(|error| format!("{error}; give a time such as 30d"))?;
     if time > 100 * link::keys::YEAR { Err("a century is the most".to_owned()) } else { Ok(time) }
+}
+
+fn devices(text: &str) -> Result<String, String> {
+    let is_device = |entry: &str| {
+        let is_uuid = entry.len() > "GPU-".len() && entry.starts_with("GPU-");
+        is_uuid || !entry.is_empty() && entry.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    if let Some(entry) = text.split(',').map(str::trim).find(|entry| !is_device(entry)) {
+        return Err(format!("`{entry}` is neither a device's number nor its UUID (GPU-…)"));
+    }
+    if text.len() > DEVICES_MAX {
+        return Err(format!("it is longer than {DEVICES_MAX} bytes: numbers are shorter than UUIDs"));
+    }
+    Ok(text.to_owned())
 }
 
 fn moment(text: &str) -> Result<SystemTime, String> {

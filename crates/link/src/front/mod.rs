@@ -11,7 +11,8 @@ mod session;
 
 use crate::far_end::PATIENCE;
 use crate::fingerprint::Fingerprint;
-use crate::keys::{Clients, Keys, KeysError, Moment};
+use crate::keys::{Clients, Keys, KeysError, Moment, Quota};
+use crate::ledger::Ledger;
 use crate::packet::{self, ToFarEnd, ToFront};
 use crate::protocol::{Kind, Notice, Preface};
 use crate::tls;
@@ -24,6 +25,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use session::{Holder, Session, Stage};
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
+use std::fmt::Display;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
@@ -96,8 +98,10 @@ pub struct Front {
     /// Who wants a session, and waits for its process to be started.
     queued: VecDeque<Waiting>,
     sessions: HashMap<u64, Session>,
-    /// Processes that are to end, or have ended.
-    ended: Vec<Child>,
+    /// What each client has, of whom memory is counted.
+    ledgers: HashMap<String, Ledger>,
+    /// Processes that are to end, or have ended, and where their memory is counted.
+    ended: Vec<(Child, Option<(String, u32)>)>,
     accept_from: Instant,
 }
 
@@ -134,6 +138,7 @@ impl Front {
             waiting: VecDeque::new(),
             queued: VecDeque::new(),
             sessions: HashMap::new(),
+            ledgers: HashMap::new(),
             ended: Vec::new(),
             accept_from: Instant::now(),
         })
@@ -172,7 +177,7 @@ impl Front {
             }
             self.give_up_old(now);
             self.start(&mut spawn);
-            self.ended.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
+            self.collect();
         }
     }
 
@@ -315,7 +320,8 @@ impl Front {
         let child = spawn(theirs)?;
         let since = Instant::now();
         let stage = Stage::Starting;
-        let mut session = Session { child, control, source: waiting.source, since, stage, signatures: 0 };
+        let (source, word) = (waiting.source, None);
+        let mut session = Session { child, control, source, since, stage, word, signatures: 0 };
         self.own.renew(self.options.keys.identity_version(), || Own::read(&self.options.keys));
         let certificates = self.own.value.iter().map(|own| own.certificate.to_vec()).collect();
         session.tell(&ToFarEnd::Begin { certificates });
@@ -365,6 +371,10 @@ impl Front {
 
     /// Whether a client may have a session.
     fn admit(&mut self, number: u64, key: Option<Fingerprint>) {
+        let Some(session) = self.sessions.get(&number) else { return };
+        if session.stage != Stage::Starting {
+            return self.end(number, "it says twice who its client is");
+        }
         self.read_clients();
         let known = || self.sessions.values().filter_map(Session::holder);
         let decided = match key {
@@ -381,27 +391,62 @@ impl Front {
                         Some(most) if has >= usize::try_from(most).unwrap_or(usize::MAX) => {
                             Err(format!("the client {} may have {most} at a time, and has them", client.name))
                         }
-                        _ => Ok((client.name.clone(), client.quota)),
+                        _ => Ok((client.name.clone(), client.quota.clone())),
                     }
                 }
             },
         };
+        let counted = decided.and_then(|(name, quota): (String, Quota)| {
+            let word = if quota.memory.is_some() { Some(self.word_for(&name)?) } else { None };
+            Ok((name, quota, word))
+        });
         let Some(session) = self.sessions.get_mut(&number) else { return };
-        if session.stage != Stage::Starting {
-            return self.end(number, "it says twice who its client is");
-        }
-        let packet = match decided {
-            Ok((name, quota)) => {
+        match counted {
+            Ok((name, quota, word)) => {
                 session.since = Instant::now();
                 session.stage = Stage::Joining(Holder { name: name.clone(), key });
-                ToFarEnd::Granted { session: number, name, quota }
+                session.word = word;
+                let ledger = word.and_then(|_| self.ledgers.get(&name)).map(AsFd::as_fd);
+                session.tell_with(&ToFarEnd::Granted { session: number, name, quota, word }, ledger);
             }
             Err(reason) => {
                 tracing::info!("no session for {}: {reason}", session.source);
-                ToFarEnd::Denied { reason }
+                session.tell(&ToFarEnd::Denied { reason });
             }
-        };
-        session.tell(&packet);
+        }
+    }
+
+    /// Where a new session of a client counts its memory.
+    fn word_for(&mut self, name: &str) -> Result<u32, String> {
+        let about = |why: &dyn Display| format!("it cannot count the memory of the client {name}: {why}");
+        if !self.ledgers.contains_key(name) {
+            let ledger = Ledger::new().map_err(|error| about(&error))?;
+            self.ledgers.insert(name.to_owned(), ledger);
+        }
+        let ledger = self.ledgers.get_mut(name);
+        ledger.and_then(Ledger::take).ok_or_else(|| about(&"too many of its sessions are just ending"))
+    }
+
+    /// Waits for processes that have ended, with which goes what they had.
+    fn collect(&mut self) {
+        let ledgers = &mut self.ledgers;
+        self.ended.retain_mut(|(child, counted)| {
+            if matches!(child.try_wait(), Ok(None)) {
+                return true;
+            }
+            if let Some((name, word)) = counted
+                && let Some(ledger) = ledgers.get_mut(name)
+            {
+                // A word that cannot be set back stays taken, and counts: the client has less.
+                if let Err(error) = ledger.give_back(*word) {
+                    tracing::warn!("the memory of an ended session of {name} stays counted: {error}");
+                }
+                if ledger.is_unused() {
+                    ledgers.remove(name);
+                }
+            }
+            false
+        });
     }
 
     fn is_ready(&mut self, number: u64) {
@@ -444,7 +489,8 @@ impl Front {
         let who = session.holder().map_or_else(|| session.source.to_string(), |holder| holder.name.clone());
         tracing::debug!("a session of {who} ends: {why}");
         let _ = session.child.kill();
-        self.ended.push(session.child);
+        let counted = session.word.and_then(|word| Some((session.holder()?.name.clone(), word)));
+        self.ended.push((session.child, counted));
     }
 }
 

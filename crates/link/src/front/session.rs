@@ -6,7 +6,7 @@ use crate::fingerprint::Fingerprint;
 use crate::packet::{self, ToFarEnd};
 use rustix::net::SendFlags;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::Child;
 use std::time::{Duration, Instant};
 
@@ -21,6 +21,8 @@ pub struct Session {
     pub source: IpAddr,
     pub since: Instant,
     pub stage: Stage,
+    /// The word of its client's table in which it counts its memory.
+    pub word: Option<u32>,
     /// How many handshakes may be signed for it yet: one for each connection that it was handed.
     pub signatures: usize,
 }
@@ -53,7 +55,12 @@ impl Session {
 
     /// Says something, which it waits for or need not have.
     pub fn tell(&self, packet: &ToFarEnd) {
-        if let Err(error) = packet::send(&self.control, packet, None, SendFlags::DONTWAIT) {
+        self.tell_with(packet, None);
+    }
+
+    /// The same, with a descriptor.
+    pub fn tell_with(&self, packet: &ToFarEnd, file: Option<BorrowedFd<'_>>) {
+        if let Err(error) = packet::send(&self.control, packet, file, SendFlags::DONTWAIT) {
             tracing::debug!("a session of {} hears nothing: {error}", self.source);
         }
     }

@@ -8,7 +8,7 @@ mod identity;
 mod trust;
 
 pub use identity::Identity;
-pub use trust::{Client, Clients, Denied, Moment, Pin, Quota, Server, Servers};
+pub use trust::{Client, Clients, DEVICES_MAX, Denied, Moment, Pin, Quota, Server, Servers};
 
 use crate::fingerprint::Fingerprint;
 use file::Others;

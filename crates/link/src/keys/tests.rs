@@ -76,35 +76,44 @@ fn damaged_files_are_named_and_not_shown() {
 fn clients_are_let_in_until_something_is_over() {
     let (_folder, keys) = folder();
     let (first, second) = (some_key(), some_key());
-    let quota = Quota { memory: Some(40 << 30), sessions: Some(2), expires: None, jobs: true };
-    keys.authorize("desk", first, quota, None).unwrap();
+    let quota = Quota {
+        memory: Some(40 << 30),
+        sessions: Some(2),
+        devices: Some("1,0".into()),
+        expires: None,
+        jobs: true,
+    };
+    keys.authorize("desk", first, quota.clone(), None).unwrap();
     let admitted = |key| keys.clients().unwrap().admit(key).cloned();
     let desk = admitted(first).unwrap();
-    assert_eq!((&*desk.name, desk.quota), ("desk", quota));
+    assert_eq!((&*desk.name, desk.quota), ("desk", quota.clone()));
     assert_eq!(admitted(second).unwrap_err(), Denied::Unknown);
     // A name has one key, a key one name.
-    assert!(matches!(keys.authorize("desk", second, quota, None), Err(KeysError::Taken(_))));
-    assert!(matches!(keys.authorize("other", first, quota, None), Err(KeysError::Taken(_))));
+    assert!(matches!(keys.authorize("desk", second, quota.clone(), None), Err(KeysError::Taken(_))));
+    assert!(matches!(keys.authorize("other", first, quota.clone(), None), Err(KeysError::Taken(_))));
     for bad in ["", "a b", "-x", "é", &"x".repeat(65)] {
-        assert!(matches!(keys.authorize(bad, second, quota, None), Err(KeysError::BadName(_))), "{bad}");
+        assert!(
+            matches!(keys.authorize(bad, second, quota.clone(), None), Err(KeysError::BadName(_))),
+            "{bad}"
+        );
     }
     // With a successor, both for a while; what is not said of it stays.
     keys.authorize("desk", second, Quota::default(), Some(GRACE)).unwrap();
     assert!(admitted(first).is_ok());
     assert_eq!(admitted(second).unwrap().quota, quota);
-    keys.authorize("desk", second, quota, Some(Duration::ZERO)).unwrap();
+    keys.authorize("desk", second, quota.clone(), Some(Duration::ZERO)).unwrap();
     assert_eq!((admitted(first).unwrap_err(), admitted(second).is_ok()), (Denied::Expired, true));
     // By its own date.
-    let over = Quota { expires: Some(Moment(SystemTime::now())), ..quota };
+    let over = Quota { expires: Some(Moment(SystemTime::now())), ..quota.clone() };
     keys.authorize("desk", second, over, None).unwrap();
     assert_eq!(admitted(second).unwrap_err(), Denied::Expired);
     keys.revoke("desk").unwrap();
     assert_eq!(admitted(second).unwrap_err(), Denied::Revoked);
-    assert!(matches!(keys.authorize("new", second, quota, None), Err(KeysError::Taken(_))));
+    assert!(matches!(keys.authorize("new", second, quota.clone(), None), Err(KeysError::Taken(_))));
     assert!(matches!(keys.revoke("nobody"), Err(KeysError::Unknown(_))));
     // Let in again with another key, the revoked one stays out.
     let third = some_key();
-    keys.authorize("desk", third, quota, None).unwrap();
+    keys.authorize("desk", third, quota.clone(), None).unwrap();
     assert_eq!((admitted(second).unwrap_err(), admitted(third).is_ok()), (Denied::Revoked, true));
 }
 
@@ -112,12 +121,17 @@ fn clients_are_let_in_until_something_is_over() {
 fn nothing_of_a_revoked_client_comes_back_unsaid() {
     let (_folder, keys) = folder();
     let admitted = |key| keys.clients().unwrap().admit(key).cloned();
-    let jobs =
-        Quota { memory: Some(40 << 30), sessions: Some(2), expires: Some(Moment(in_a_year())), jobs: true };
+    let jobs = Quota {
+        memory: Some(40 << 30),
+        sessions: Some(2),
+        devices: Some("1,0".into()),
+        expires: Some(Moment(in_a_year())),
+        jobs: true,
+    };
     for replace in [None, Some(GRACE), Some(Duration::ZERO)] {
         let name = format!("desk{}", replace.map_or(0, |grace| 1 + grace.as_secs()));
         let [first, second, third] = [some_key(), some_key(), some_key()];
-        keys.authorize(&name, first, jobs, None).unwrap();
+        keys.authorize(&name, first, jobs.clone(), None).unwrap();
         keys.revoke(&name).unwrap();
         keys.authorize(&name, second, Quota::default(), replace).unwrap();
         assert_eq!(admitted(second).unwrap().quota, Quota::default(), "{replace:?}");

@@ -8,6 +8,8 @@ use std::time::{Duration, SystemTime};
 
 /// The longest name of a client.
 const NAME_MAX: usize = 64;
+/// The longest list of devices: 16 by UUID.
+pub const DEVICES_MAX: usize = 16 * 41;
 
 /// A time, to the second, as people read it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
@@ -62,13 +64,15 @@ fn succeed(pins: &mut Vec<Pin>, key: Fingerprint, grace: Duration) {
 }
 
 /// What a client may have.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Quota {
-    /// Most memory of a device in one session, bytes.
+    /// Most memory of devices that all its sessions have together, bytes.
     pub memory: Option<u64>,
     /// Most sessions at a time. Each process of a program that uses CUDA is one.
     pub sessions: Option<u32>,
+    /// Which devices there are for it, as `CUDA_VISIBLE_DEVICES` has them; all of them, if nothing. At most [`DEVICES_MAX`] bytes.
+    pub devices: Option<String>,
     /// When it is let in no more.
     pub expires: Option<Moment>,
     /// Whether it may have jobs taken over, which run as the user who does (root, that is).
@@ -202,6 +206,7 @@ impl Clients {
             Some(_) => Quota {
                 memory: quota.memory.or(client.quota.memory),
                 sessions: quota.sessions.or(client.quota.sessions),
+                devices: quota.devices.or(client.quota.devices.take()),
                 expires: quota.expires.or(client.quota.expires),
                 jobs: quota.jobs || client.quota.jobs,
             },

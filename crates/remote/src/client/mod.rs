@@ -2,7 +2,6 @@
 
 mod backend;
 mod chapters;
-mod choice;
 mod copies;
 mod graphs;
 mod incoming;
@@ -20,12 +19,11 @@ use crate::lanes::Lanes;
 use crate::messages::{Hello, Mark, Message, Ping, Query, Watch, answer_limit};
 use crate::ranges::Ranges;
 use crate::workers::Workers;
-use crate::{LOST, Patience, Wires, in_time, lock, looks_for};
+use crate::{Choice, LOST, Patience, Wires, in_time, lock, looks_for};
 use ::backend::{
     GraphFunction, HostFunction, LoadError, Range, RawContext, RawEvent, RawFunction, RawModule, Result,
     StreamArg,
 };
-pub use choice::Choice;
 use copies::Place;
 use incoming::Held;
 use mirrors::Mirrors;

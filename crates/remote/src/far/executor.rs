@@ -226,13 +226,15 @@ impl Session {
         let ctx_of = |ctx: RawContext| objects.ctx(ctx);
         match what {
             Call::CanAccessPeer(ask::CanAccessPeer { device, peer }) => {
-                self.answer(call, backend.can_access_peer(device as usize, peer as usize));
+                let can = || backend.can_access_peer(self.device(device)?, self.device(peer)?);
+                self.answer(call, can());
             }
             Call::Reserve(ask::Reserve { range }) => self.answer(call, backend.reserve(range)),
             Call::PhysicalCreate(ask::PhysicalCreate { physical, device, bytes, compressible }) => {
                 let mut compressed = false;
                 let create = || {
-                    let (raw, is) = backend.physical_create(device as usize, bytes, compressible)?;
+                    let device = self.device(device)?;
+                    let (raw, is) = backend.physical_create(device, bytes, compressible)?;
                     compressed = is;
                     Ok(raw)
                 };
@@ -240,7 +242,7 @@ impl Session {
                 self.answer(call, made.map(|()| compressed));
             }
             Call::PhysicalCreateOnHost(ask::PhysicalCreateOnHost { physical, device, bytes }) => {
-                let create = || backend.physical_create_on_host(device as usize, bytes);
+                let create = || backend.physical_create_on_host(self.device(device)?, bytes);
                 self.answer(call, self.physical(physical, bytes, Kind::Host, create));
             }
             Call::PhysicalRelease(ask::PhysicalRelease { physical }) => {
@@ -255,19 +257,19 @@ impl Session {
             Call::SetAccess(ask::SetAccess { device, range, access }) => {
                 let set = || {
                     objects.owns(range.base, range.bytes)?;
-                    backend.set_access(device as usize, range, access)
+                    backend.set_access(self.device(device)?, range, access)
                 };
                 self.answer(call, set());
             }
             Call::MapBlock(ask::MapBlock { block, device, range }) => {
-                self.answer(call, self.map_block(block, device as usize, range));
+                self.answer(call, self.map_block(block, device, range));
             }
             Call::UnmapBlock(ask::UnmapBlock { block }) => self.answer(call, self.unmap_block(block)),
             Call::MemoryInfo(ask::MemoryInfo { ctx }) => self.answer(call, self.memory_info(ctx)),
             Call::MirrorMake(ask::MirrorMake { range }) => self.answer(call, self.mirror(range)),
             Call::MirrorDrop(ask::MirrorDrop { range }) => self.answer_behind(call, self.unmirror(range)),
             Call::ContextCreate(ask::ContextCreate { ctx, device, flags, primary }) => {
-                let create = || backend.context_create(device as usize, flags, primary);
+                let create = || backend.context_create(self.device(device)?, flags, primary);
                 self.answer(call, self.make(&objects.contexts, ctx.0, ctx, create));
             }
             Call::ContextDestroy(ask::ContextDestroy { ctx }) => {
@@ -517,19 +519,21 @@ impl Session {
                 self.answer(call, destroy());
             }
             Call::LinearTextureWidth(ask::LinearTextureWidth { device, format, channels }) => {
-                self.answer(call, backend.linear_texture_width(device as usize, format, channels));
+                let width = |device| backend.linear_texture_width(device, format, channels);
+                self.answer(call, self.device(device).and_then(width));
             }
             Call::TensorMapMake(ask::TensorMapMake { ctx, request }) => {
                 self.answer(call, ctx_of(ctx).and_then(|raw| backend.tensor_map(raw, &request)));
             }
             Call::SmCountAsk(ask::SmCountAsk { device, of }) => {
-                self.answer(call, backend.sm_count(device as usize, &of));
+                self.answer(call, self.device(device).and_then(|device| backend.sm_count(device, &of)));
             }
             Call::SmSplitAsk(ask::SmSplitAsk { device, of, split }) => {
-                self.answer(call, backend.sm_split(device as usize, &of, split));
+                let split = |device| backend.sm_split(device, &of, split);
+                self.answer(call, self.device(device).and_then(split));
             }
             Call::GreenCreate(ask::GreenCreate { device, of, green }) => {
-                let create = || backend.green_create(device as usize, &of);
+                let create = || backend.green_create(self.device(device)?, &of);
                 self.answer(call, self.make(&objects.greens, green.0, RawContext(0), create));
             }
             Call::GreenDestroy(ask::GreenDestroy { green }) => {

@@ -114,9 +114,15 @@ impl Session {
         Ok(())
     }
 
-    pub(super) fn map_block(&self, name: RawBlock, device: usize, range: Range) -> Result<()> {
+    /// A device by the number that it has for the client.
+    pub(super) fn device(&self, number: u32) -> Result<usize> {
+        let device = usize::try_from(number).ok().and_then(|number| self.devices.get(number));
+        device.copied().ok_or(CuError::INVALID_DEVICE)
+    }
+
+    pub(super) fn map_block(&self, name: RawBlock, device: u32, range: Range) -> Result<()> {
         self.account.take(Kind::Memory, range.bytes)?;
-        let create = || self.backend.map_block(device, range).map(|raw| Block { raw, range });
+        let create = || self.backend.map_block(self.device(device)?, range).map(|raw| Block { raw, range });
         let made = self.make(&self.objects.blocks, name.0, RawContext(0), create);
         match made {
             Ok(()) => drop(self.objects.space_mut().mapped.insert(range, ())),
@@ -135,13 +141,8 @@ impl Session {
 
     pub(super) fn memory_info(&self, ctx: RawContext) -> Result<(u64, u64)> {
         let (free, total) = self.backend.memory_info(self.objects.ctx(ctx)?)?;
-        Ok(match self.account.limit(Kind::Memory) {
-            None => (free, total),
-            Some(limit) => {
-                let left = limit.saturating_sub(self.account.used(Kind::Memory));
-                (free.min(left), total.min(limit))
-            }
-        })
+        let (left, most) = self.account.memory();
+        Ok((free.min(left), total.min(most)))
     }
 
     pub(super) fn array_create(&self, ctx: RawContext, name: RawArray, desc: &ArrayDesc) -> Result<()> {

@@ -13,7 +13,7 @@ mod staging;
 mod tests;
 mod work;
 
-pub use quota::Quota;
+pub use quota::{Quota, Together};
 
 use crate::frame::{self, MAGIC, PieceHeader, VERSION};
 use crate::lanes::Lanes;
@@ -68,6 +68,8 @@ struct Placed {
 /// A client and what it has.
 struct Session {
     backend: Arc<dyn Backend>,
+    /// The numbers in the backend of those that there are for the client.
+    devices: Vec<usize>,
     objects: Objects,
     account: Account,
     holdings: Mutex<making::Holdings>,
@@ -120,7 +122,8 @@ pub fn serve(wires: Wires, backend: Arc<dyn Backend>, quota: Quota) -> Result<()
     if bulk_in.len().max(bulk_out.len()) > BULK_MAX.into() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many bulk streams").into());
     }
-    in_time(patience, &hang_up, || greet(&mut *control_out, &mut *control_in, &*backend))?;
+    let devices = quota.devices.of(backend.devices());
+    in_time(patience, &hang_up, || greet(&mut *control_out, &mut *control_in, &*backend, &devices))?;
     let broken = Arc::new(AtomicBool::new(false));
     let (told, end) = (Arc::clone(&broken), Arc::clone(&hang_up));
     let lanes = Lanes::new(bulk_out, move |_: &str| {
@@ -130,6 +133,7 @@ pub fn serve(wires: Wires, backend: Arc<dyn Backend>, quota: Quota) -> Result<()
     let session = Arc::new(Session {
         staging: Staging::new(Arc::clone(&backend)),
         backend,
+        devices,
         objects: Objects::default(),
         account: Account::new(quota),
         holdings: Mutex::default(),
@@ -173,6 +177,7 @@ fn greet(
     to: &mut (dyn Write + Send),
     from: &mut (dyn Read + Send),
     backend: &dyn Backend,
+    devices: &[usize],
 ) -> Result<(), ServeError> {
     let (mut magic, mut version) = ([0; 8], [0; 4]);
     from.read_exact(&mut magic)?;
@@ -191,7 +196,7 @@ fn greet(
         on_cores: backend.runs_on_cores(),
         describe: backend.describe(),
         driver_version: backend.driver_version(),
-        devices: backend.devices().to_vec(),
+        devices: devices.iter().filter_map(|number| backend.devices().get(*number).cloned()).collect(),
     };
     told?;
     bytes.clear();

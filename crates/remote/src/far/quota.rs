@@ -1,15 +1,20 @@
 //! What one client may have.
 
-use crate::lock;
+use crate::{Choice, lock};
 use backend::Result;
-use std::sync::Mutex;
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex};
 use wire::CuError;
 
 /// What one client may have.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub struct Quota {
     /// Device memory, bytes; `None` for all there is.
     pub memory: Option<u64>,
+    /// What it has of that which several sessions have together.
+    pub together: Option<Arc<dyn Together>>,
+    /// The devices that there are for it.
+    pub devices: Choice,
     /// Host memory of this machine that mirrors registered memory, bytes.
     pub host_memory: u64,
     /// Contexts, modules, streams, events and whatever else has a handle, together.
@@ -18,8 +23,19 @@ pub struct Quota {
 
 impl Default for Quota {
     fn default() -> Self {
-        Self { memory: None, host_memory: 64 << 30, objects: 1 << 20 }
+        let (host_memory, objects) = (64 << 30, 1 << 20);
+        Self { memory: None, together: None, devices: Choice::default(), host_memory, objects }
     }
+}
+
+/// Device memory that several sessions have together.
+pub trait Together: Debug + Send + Sync {
+    /// Takes so many bytes for this one; false when that is more than all may have.
+    fn take(&self, bytes: u64) -> bool;
+    /// Gives some of them back.
+    fn give_back(&self, bytes: u64);
+    /// How many there are yet.
+    fn left(&self) -> u64;
 }
 
 /// Of what there is a quota.
@@ -41,7 +57,7 @@ impl Account {
         Self { quota, used: Mutex::new([0; 3]) }
     }
 
-    pub(super) fn limit(&self, kind: Kind) -> Option<u64> {
+    fn limit(&self, kind: Kind) -> Option<u64> {
         match kind {
             Kind::Memory => self.quota.memory,
             Kind::Host => Some(self.quota.host_memory),
@@ -49,8 +65,15 @@ impl Account {
         }
     }
 
-    pub(super) fn used(&self, kind: Kind) -> u64 {
-        lock(&self.used)[kind as usize]
+    /// How much device memory may be taken yet, and how much there is in all; as much as can be said where nothing is bounded.
+    pub(super) fn memory(&self) -> (u64, u64) {
+        let most = self.quota.memory.unwrap_or(u64::MAX);
+        let left = most.saturating_sub(lock(&self.used)[Kind::Memory as usize]);
+        (self.quota.together.as_ref().map_or(left, |together| together.left().min(left)), most)
+    }
+
+    fn together(&self, kind: Kind) -> Option<&dyn Together> {
+        self.quota.together.as_deref().filter(|_| kind == Kind::Memory)
     }
 
     /// Takes some before it is made.
@@ -61,11 +84,23 @@ impl Account {
             return Err(CuError::OUT_OF_MEMORY);
         }
         used[kind as usize] = sum;
+        drop(used);
+        if self.together(kind).is_some_and(|together| !together.take(amount)) {
+            self.forget(kind, amount);
+            return Err(CuError::OUT_OF_MEMORY);
+        }
         Ok(())
     }
 
-    pub(super) fn give_back(&self, kind: Kind, amount: u64) {
+    fn forget(&self, kind: Kind, amount: u64) {
         let mut used = lock(&self.used);
         used[kind as usize] = used[kind as usize].saturating_sub(amount);
+    }
+
+    pub(super) fn give_back(&self, kind: Kind, amount: u64) {
+        self.forget(kind, amount);
+        if let Some(together) = self.together(kind) {
+            together.give_back(amount);
+        }
     }
 }

@@ -3,15 +3,15 @@
 // A test says what it saw by panicking.
 #![allow(clippy::unwrap_used)]
 
-use super::{Quota, serve};
+use super::{Quota, Together, serve};
 use crate::frame::{self, HEADER, MAGIC, PieceHeader, VERSION};
 use crate::messages::{self as ask, Call, Hello, Message, Mode, Word};
-use crate::{Patience, Wires, lock};
+use crate::{Choice, Patience, Wires, lock};
 use backend::{
-    BLOCK_GRANULARITY, Fill, MemoryOperation, Range, RawArray, RawBlock, RawContext, RawEvent, RawModule,
-    RawPhysical, RawStream, StreamArg,
+    BLOCK_GRANULARITY, Backend as _, Fill, MemoryOperation, Range, RawArray, RawBlock, RawContext, RawEvent,
+    RawModule, RawPhysical, RawStream, StreamArg,
 };
-use backend_soft::SoftBackend;
+use backend_soft::{Options, SoftBackend};
 use proptest::prelude::*;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -22,7 +22,10 @@ use wire::{Bytes, CuError, Decoder, Wire};
 
 const CTX: RawContext = RawContext(1);
 const LEGACY: StreamArg = StreamArg::Legacy;
-const QUOTA: Quota = Quota { memory: Some(64 << 20), host_memory: 1 << 20, objects: 20 };
+
+fn quota() -> Quota {
+    Quota { memory: Some(64 << 20), host_memory: 1 << 20, objects: 20, ..Quota::default() }
+}
 
 /// A client that says what it is told to.
 struct Raw {
@@ -38,10 +41,14 @@ impl Raw {
     }
 
     fn with(patience: Patience) -> Self {
+        Self::of(patience, Options::default(), quota())
+    }
+
+    fn of(patience: Patience, options: Options, quota: Quota) -> Self {
         let (control, far_control) = UnixStream::pair().unwrap();
         let (bulk, far_bulk) = UnixStream::pair().unwrap();
         let wires = Wires { patience, ..Wires::of_unix(vec![far_control, far_bulk]).unwrap() };
-        let far = std::thread::spawn(|| serve(wires, Arc::new(SoftBackend::default()), QUOTA));
+        let far = std::thread::spawn(move || serve(wires, Arc::new(SoftBackend::new(options)), quota));
         control.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         Self { control, bulk, far: Some(far), next: 1 }
     }
@@ -50,17 +57,20 @@ impl Raw {
         Self::new().greet()
     }
 
-    fn greet(self) -> Self {
-        let mut raw = self;
-        raw.control.write_all(&MAGIC).unwrap();
-        raw.control.write_all(&VERSION.to_le_bytes()).unwrap();
+    fn greet(mut self) -> Self {
+        assert_eq!(self.hello().kind, "soft");
+        self
+    }
+
+    fn hello(&mut self) -> Hello {
+        self.control.write_all(&MAGIC).unwrap();
+        self.control.write_all(&VERSION.to_le_bytes()).unwrap();
         let mut greeting = [0; 12];
-        raw.control.read_exact(&mut greeting).unwrap();
+        self.control.read_exact(&mut greeting).unwrap();
         assert_eq!(&greeting[..8], &MAGIC);
         let mut body = Vec::new();
-        frame::read(&mut raw.control, |_| 1 << 20, &mut body).unwrap();
-        assert_eq!(Hello::decode(&mut Decoder::new(&body)).unwrap().kind, "soft");
-        raw
+        frame::read(&mut self.control, |_| 1 << 20, &mut body).unwrap();
+        Hello::decode(&mut Decoder::new(&body)).unwrap()
     }
 
     fn with_context() -> Self {
@@ -349,6 +359,79 @@ fn nobody_has_more_than_the_quota() {
     let event = |name| ask::EventCreate { ctx: CTX, event: backend::RawEvent(name), flags: 0 };
     (10..28).for_each(|name| raw.tell(&event(name)));
     assert_eq!(raw.failure(&event(28)), CuError::OUT_OF_MEMORY);
+    raw.end().unwrap();
+}
+
+/// What sessions have together, in one process.
+#[derive(Debug, Default)]
+struct Pool(Mutex<u64>);
+
+impl Together for Pool {
+    fn take(&self, bytes: u64) -> bool {
+        let mut left = lock(&self.0);
+        left.checked_sub(bytes).map(|rest| *left = rest).is_some()
+    }
+
+    fn give_back(&self, bytes: u64) {
+        *lock(&self.0) += bytes;
+    }
+
+    fn left(&self) -> u64 {
+        *lock(&self.0)
+    }
+}
+
+#[test]
+fn sessions_have_no_more_together_than_all_may_have() {
+    let pool = Arc::new(Pool(Mutex::new(80 << 20)));
+    let session = || {
+        let quota = Quota { together: Some(pool.clone()), ..quota() };
+        let mut raw = Raw::of(Patience::default(), Options::default(), quota).greet();
+        raw.ask(&ask::ContextCreate { ctx: CTX, device: 0, flags: 0, primary: false }).unwrap();
+        raw
+    };
+    let create = |name, bytes| ask::PhysicalCreate {
+        physical: RawPhysical(name),
+        device: 0,
+        bytes,
+        compressible: false,
+    };
+    let (mut one, mut other) = (session(), session());
+    one.ask(&create(2, 60 << 20)).unwrap();
+    assert_eq!(other.ask(&create(2, 22 << 20)), Err(CuError::OUT_OF_MEMORY));
+    let (free, total) = other.ask(&ask::MemoryInfo { ctx: CTX }).unwrap();
+    assert_eq!((free, total), (20 << 20, 64 << 20));
+    other.ask(&create(2, 20 << 20)).unwrap();
+    one.ask(&ask::PhysicalRelease { physical: RawPhysical(2) }).unwrap();
+    assert_eq!(other.ask(&ask::MemoryInfo { ctx: CTX }).unwrap().0, 44 << 20);
+    // What one session may have it may not have more of, though there is more.
+    assert_eq!(other.ask(&create(3, 46 << 20)), Err(CuError::OUT_OF_MEMORY));
+    assert_eq!(pool.left(), 60 << 20);
+    one.end().unwrap();
+    other.end().unwrap();
+}
+
+#[test]
+fn devices_that_are_not_for_a_client_are_not_there() {
+    let devices = Choice { only: None, visible: Some("2,0".to_owned()) };
+    let options = Options { devices: 3, ..Options::default() };
+    let uuids: Vec<_> =
+        SoftBackend::new(options.clone()).devices().iter().map(|device| device.uuid).collect();
+    let mut raw = Raw::of(Patience::default(), options, Quota { devices, ..quota() });
+    let hello = raw.hello();
+    let there: Vec<_> = hello.devices.iter().map(|device| device.uuid).collect();
+    assert_eq!(there, [uuids[2], uuids[0]]);
+    let context = |ctx, device| ask::ContextCreate { ctx: RawContext(ctx), device, flags: 0, primary: false };
+    raw.ask(&context(1, 1)).unwrap();
+    for (call, device) in [(2, 2), (3, u32::MAX)] {
+        assert_eq!(raw.ask(&context(call, device)), Err(CuError::INVALID_DEVICE));
+    }
+    let range = Range { base: addresses(), bytes: BLOCK_GRANULARITY };
+    raw.ask(&ask::Reserve { range }).unwrap();
+    let block = ask::MapBlock { block: RawBlock(2), device: 2, range };
+    assert_eq!(raw.ask(&block), Err(CuError::INVALID_DEVICE));
+    let asked = ask::CanAccessPeer { device: 0, peer: 2 };
+    assert_eq!(raw.ask(&asked), Err(CuError::INVALID_DEVICE));
     raw.end().unwrap();
 }
 

@@ -1,9 +1,9 @@
-//! Which devices of the machine there are for a program.
+//! Which devices of the machine there are for a program: of those that its far end has for it, those that it asks for.
 
 use wire::{DeviceFacts, uuid};
 
 /// What is asked for of a machine's devices; all of them, if nothing.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Choice {
     /// The only one, by its number there (`HOST/N`).
     pub only: Option<u32>,
@@ -13,7 +13,8 @@ pub struct Choice {
 
 impl Choice {
     /// The devices' numbers on their machine. As CUDA does, up to the first entry that is none, or was there before.
-    pub(super) fn of(&self, devices: &[DeviceFacts]) -> Vec<usize> {
+    #[must_use]
+    pub fn of(&self, devices: &[DeviceFacts]) -> Vec<usize> {
         let is_meant = |number: &usize| self.only.is_none_or(|only| u32::try_from(*number) == Ok(only));
         let all: Vec<usize> = (0..devices.len()).filter(is_meant).collect();
         let Some(list) = &self.visible else { return all };

@@ -1,0 +1,179 @@
+//! Device memory that all sessions of a client have together: a table in memory that their processes share, in which each has a word of its own.
+//!
+//! Who wants more writes so there first, and takes it back if the sum is too much then: there is no lock that a process could die with. The word is the
+//! front's when its process is gone, and with it what that had. Sessions of other clients do not see the table.
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+/// Words of a table: more than a client has sessions and such that are just ending.
+const WORDS: u32 = 4096;
+const WORD: u32 = size_of::<AtomicU64>() as u32;
+/// How often somebody tries before there is not enough: two who ask at once are in each other's way, though one could have it.
+const TRIES: u32 = 4;
+
+/// A client's table, as the front has it.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    file: OwnedFd,
+    taken: BTreeSet<u32>,
+}
+
+impl Ledger {
+    pub(crate) fn new() -> io::Result<Self> {
+        let file = memfd_create("dormouse-memory", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        ftruncate(&file, (WORDS * WORD).into())?;
+        // One of them could have the others fault.
+        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        Ok(Self { file, taken: BTreeSet::new() })
+    }
+
+    /// Takes a word that nobody has.
+    pub(crate) fn take(&mut self) -> Option<u32> {
+        let word = (0..WORDS).find(|word| !self.taken.contains(word))?;
+        self.taken.insert(word);
+        Some(word)
+    }
+
+    /// Its process is gone.
+    pub(crate) fn give_back(&mut self, word: u32) -> io::Result<()> {
+        rustix::io::pwrite(&self.file, &[0; WORD as usize], (word * WORD).into())?;
+        self.taken.remove(&word);
+        Ok(())
+    }
+
+    pub(crate) fn is_unused(&self) -> bool {
+        self.taken.is_empty()
+    }
+}
+
+impl AsFd for Ledger {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+/// What a session may have of the device memory that all sessions of its client have together.
+#[derive(Debug)]
+pub struct MemoryShare {
+    table: NonNull<AtomicU64>,
+    word: u32,
+    most: u64,
+}
+
+// SAFETY: the mapping is this value's until it is dropped, and all that is done with it is atomic.
+unsafe impl Send for MemoryShare {}
+// SAFETY: the same.
+unsafe impl Sync for MemoryShare {}
+
+impl MemoryShare {
+    /// Of `most` bytes, counted in this word of a table.
+    pub(crate) fn new(file: impl AsFd, word: u32, most: u64) -> io::Result<Self> {
+        let bytes = u64::try_from(fstat(&file)?.st_size).unwrap_or(0);
+        if word >= WORDS || bytes != u64::from(WORDS * WORD) {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let (at, protection) = (std::ptr::null_mut(), ProtFlags::READ | ProtFlags::WRITE);
+        // SAFETY: a new mapping at an address that the kernel chooses, as long as the file is and, sealed, stays.
+        let table = unsafe { mmap(at, (WORDS * WORD) as usize, protection, MapFlags::SHARED, &file, 0)? };
+        let table = NonNull::new(table.cast()).ok_or(io::ErrorKind::InvalidData)?;
+        // No sum of it and what is asked for overflows.
+        Ok(Self { table, word, most: most.min(u64::MAX / 2) })
+    }
+
+    fn words(&self) -> &[AtomicU64] {
+        // SAFETY: the mapping has so many, is aligned to pages, and lives as long as this value does.
+        unsafe { std::slice::from_raw_parts(self.table.as_ptr(), WORDS as usize) }
+    }
+
+    fn own(&self) -> &AtomicU64 {
+        &self.words()[self.word as usize]
+    }
+
+    /// What all have.
+    fn sum(&self) -> u64 {
+        self.words().iter().fold(0, |sum, word| sum.saturating_add(word.load(Ordering::SeqCst)))
+    }
+
+    /// Takes so many bytes, if that is not more than all may have.
+    #[must_use]
+    pub fn take(&self, bytes: u64) -> bool {
+        if bytes > self.most {
+            return false;
+        }
+        for again in 0..TRIES {
+            // Others wait for another time than this one does.
+            thread::sleep(Duration::from_micros(100) * again * (1 + self.word % 16));
+            self.own().fetch_add(bytes, Ordering::SeqCst);
+            if self.sum() <= self.most {
+                return true;
+            }
+            self.own().fetch_sub(bytes, Ordering::SeqCst);
+        }
+        false
+    }
+
+    /// Gives some of them back.
+    pub fn give_back(&self, bytes: u64) {
+        self.own().fetch_sub(bytes, Ordering::SeqCst);
+    }
+
+    /// How many may be taken yet.
+    #[must_use]
+    pub fn left(&self) -> u64 {
+        self.most.saturating_sub(self.sum())
+    }
+}
+
+impl Drop for MemoryShare {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made in `new`, in this length, and nobody has a reference into it any more.
+        let _ = unsafe { munmap(self.table.as_ptr().cast(), (WORDS * WORD) as usize) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn all_of_a_client_have_so_much_together_and_the_dead_have_nothing() {
+        let mut ledger = Ledger::new().unwrap();
+        let [first, second] = [(); 2].map(|()| ledger.take().unwrap());
+        let [one, other] = [first, second].map(|word| MemoryShare::new(&ledger, word, 100).unwrap());
+        assert!(one.take(60) && !other.take(41) && other.take(40) && !one.take(1));
+        other.give_back(10);
+        assert_eq!((one.left(), other.left()), (10, 10));
+        assert!(!one.take(u64::MAX) && one.take(10) && one.left() == 0);
+        ledger.give_back(first).unwrap();
+        assert_eq!(other.left(), 70);
+        assert_eq!((ledger.take(), ledger.is_unused()), (Some(first), false));
+        assert!(MemoryShare::new(&ledger, WORDS, 1).is_err());
+        assert!(ftruncate(&ledger, 8).is_err(), "others would fault");
+    }
+
+    #[test]
+    fn one_of_many_who_ask_at_once_has_the_last() {
+        let mut ledger = Ledger::new().unwrap();
+        let words: Vec<u32> = (0..8).map(|_| ledger.take().unwrap()).collect();
+        let shares: Vec<_> =
+            words.into_iter().map(|word| MemoryShare::new(&ledger, word, 7).unwrap()).collect();
+        for _ in 0..200 {
+            let had = |share: &MemoryShare| (0..100).filter(|_| share.take(1)).count() as u64;
+            let all: Vec<u64> = thread::scope(|scope| {
+                let asking: Vec<_> = shares.iter().map(|share| scope.spawn(|| had(share))).collect();
+                asking.into_iter().map(|share| share.join().unwrap()).collect()
+            });
+            assert_eq!(all.iter().sum::<u64>(), 7, "{all:?}");
+            shares.iter().zip(&all).for_each(|(share, had)| share.give_back(*had));
+        }
+    }
+}
