@@ -99,6 +99,9 @@ pub struct FunctionSettings {
     pub cache_config: Option<u32>,
 }
 
+/// Of so many sizes of blocks is known how many there are at a time.
+const OCCUPANCY_MOST: usize = 1024;
+
 /// A module in a context; unloaded when the last user lets go.
 pub struct Module {
     /// Its constructor.
@@ -120,6 +123,8 @@ pub struct Module {
     /// Variables that have been looked up: where they lie, and whether the application has been told.
     globals: Mutex<BTreeMap<String, (Range, bool)>>,
     functions: Mutex<BTreeMap<String, RawFunction>>,
+    /// How many blocks of a function a multiprocessor has at a time, by threads and shared memory of one.
+    occupancy: Mutex<BTreeMap<(u64, u32, u32), u64>>,
     /// Names of its kernels, once somebody has asked.
     names: OnceLock<Vec<String>>,
     raw: RawModule,
@@ -197,6 +202,7 @@ impl Module {
             settings: Mutex::default(),
             globals: Mutex::default(),
             functions: Mutex::default(),
+            occupancy: Mutex::default(),
             names: OnceLock::new(),
             gone: AtomicBool::new(false),
             raw,
@@ -263,6 +269,25 @@ impl Module {
         let raw = self.backend.function(self.ctx.raw, self.raw, name)?;
         functions.insert(name.to_owned(), raw);
         Ok(raw)
+    }
+
+    /// How many blocks of so many threads and so much dynamic shared memory a multiprocessor has of it at a time. The device library is asked once for each: on another machine
+    /// that takes a round trip.
+    ///
+    /// # Errors
+    /// The backend's.
+    pub(crate) fn occupancy(&self, raw: RawFunction, threads: u32, shared: u32) -> backend::Result<u64> {
+        let mut known = lock(&self.occupancy);
+        if let Some(blocks) = known.get(&(raw.0, threads, shared)) {
+            return Ok(*blocks);
+        }
+        let blocks = self.backend.occupancy_blocks(self.ctx.raw, raw, threads, shared.into(), 0)?;
+        let blocks = u64::try_from(blocks).unwrap_or(0);
+        if known.len() >= OCCUPANCY_MOST {
+            known.clear();
+        }
+        known.insert((raw.0, threads, shared), blocks);
+        Ok(blocks)
     }
 
     fn is_twin(&self, name: &str) -> bool {
@@ -482,6 +507,8 @@ impl Function {
         if let Some(Err(error)) = self.twin.as_ref().map(|twin| set(twin.raw)) {
             tracing::debug!(%error, "the twin of {} is not as that", self.name);
         }
+        // It may depend on any of them.
+        lock(&self.module.occupancy).clear();
         Ok(())
     }
 

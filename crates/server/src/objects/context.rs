@@ -136,14 +136,22 @@ impl Context {
     /// # Errors
     /// The backend's, for instance an execution error of the context.
     pub fn mark(self: &Arc<Self>, stream: StreamArg) -> backend::Result<Marker> {
+        let marker = self.marker()?;
+        marker.record(stream)?;
+        Ok(marker)
+    }
+
+    /// A marker that is nowhere yet, and complete.
+    ///
+    /// # Errors
+    /// The backend's.
+    pub fn marker(self: &Arc<Self>) -> backend::Result<Marker> {
         let spare = lock(&self.spare_markers).pop();
         let raw = match spare {
             Some(raw) => raw,
             None => self.backend.event_create(self.raw, UNTIMED)?,
         };
-        let marker = Marker { ctx: Arc::clone(self), raw };
-        self.backend.event_record(self.raw, raw, stream, 0)?;
-        Ok(marker)
+        Ok(Marker { ctx: Arc::clone(self), raw })
     }
 }
 
@@ -166,6 +174,14 @@ pub struct Marker {
 }
 
 impl Marker {
+    /// Puts it behind everything that `stream` has been given.
+    ///
+    /// # Errors
+    /// The backend's, for instance an execution error of the context.
+    pub fn record(&self, stream: StreamArg) -> backend::Result<()> {
+        self.ctx.backend.event_record(self.ctx.raw, self.raw, stream, 0)
+    }
+
     /// Whether the stream has come this far. Nothing is still to come in a context that has failed.
     #[must_use]
     pub fn is_complete(&self) -> bool {

@@ -240,7 +240,7 @@ impl Flight {
         self.clear(stage.stopped)?;
         self.tell(&self.stream, 0, &begun)?;
         let ctx = &self.stream.ctx;
-        let ready = ctx.mark(self.stream.arg())?;
+        let (ready, end) = (ctx.mark(self.stream.arg())?, ctx.marker()?);
         let Launched { grid, block, shared, .. } = self.launched;
         let mut params = self.launched.params.clone();
         params.resize(twin.kernel.context as usize, 0);
@@ -256,12 +256,12 @@ impl Flight {
         };
         let launched = self.backend().launch(ctx.raw, &launch);
         launched.map_err(|code| Failure::new(code, format!("launch of {}", self.name())))?;
-        stage.state = State::Running(Run {
-            ready,
-            end: ctx.mark(self.stream.arg())?,
-            begun: Instant::now(),
-            asked: false,
-        });
+        // The device has it: whatever comes now, it is not launched again. What its end cannot be told from has to be there.
+        if let Err(error) = end.record(self.stream.arg()) {
+            tracing::warn!("{} is waited for: its end is not marked: {error}", self.name());
+            let _ = self.backend().stream_synchronize(ctx.raw, self.stream.arg());
+        }
+        stage.state = State::Running(Run { ready, end, begun: Instant::now(), asked: false });
         Ok(())
     }
 

@@ -135,14 +135,14 @@ impl Session {
         launched: &Launched,
         size: Size,
     ) -> std::result::Result<u32, AsItIs> {
-        let at_a_time = self.blocks_at_a_time(stream, twin.raw, launched)?;
+        let at_a_time = self.blocks_at_a_time((stream, function), twin.raw, launched)?;
         if at_a_time == 0 {
             return Err(AsItIs::Block(size.threads()));
         }
         let (blocks, room) = (size.blocks(), at_a_time.min(FRAMES_MOST / size.frame));
         // Blocks that are all there at a time may wait for one another: for one that is not there yet, or, if they find no frame, for one that has stopped.
         let may_wait = || {
-            let natively = || self.blocks_at_a_time(stream, function.raw, launched);
+            let natively = || self.blocks_at_a_time((stream, function), function.raw, launched);
             !size.can_stop(twin, room) || !natively().is_ok_and(|natively| blocks > natively)
         };
         if room < blocks && may_wait() {
@@ -194,15 +194,20 @@ impl Session {
     }
 
     /// How many blocks of a launch of this the device has at a time, at most.
-    fn blocks_at_a_time(&self, stream: &Stream, function: RawFunction, launched: &Launched) -> Result<u64> {
+    fn blocks_at_a_time(
+        &self,
+        (stream, function): (&Stream, &Function),
+        raw: RawFunction,
+        launched: &Launched,
+    ) -> Result<u64> {
         let (backend, device) = (self.backend(), stream.ctx.device());
         let threads = launched.block.iter().product();
-        let each = backend.occupancy_blocks(stream.ctx.raw, function, threads, launched.shared.into(), 0)?;
+        let each = function.module.occupancy(raw, threads, launched.shared)?;
         let multiprocessors = match &stream.green {
             Some(green) => green.record.count.count,
             None => backend.devices().get(device).map_or(1, multiprocessors),
         };
-        Ok(u64::try_from(each).unwrap_or(0) * u64::from(multiprocessors))
+        Ok(each * u64::from(multiprocessors))
     }
 
     /// Device memory of the server's own that is in images; none where there is not so much.

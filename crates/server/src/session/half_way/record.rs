@@ -99,7 +99,7 @@ impl Session {
         {
             return Err(wrong("its memory has another size"));
         }
-        let at_a_time = self.blocks_at_a_time(&stream, twin.raw, &record.launched)?;
+        let at_a_time = self.blocks_at_a_time((&stream, &function), twin.raw, &record.launched)?;
         if !size.can_stop(twin, at_a_time.min(record.capacity.into())) {
             return Err(wrong(
                 "its blocks wait for one another, and the device does not have them all at a time",
