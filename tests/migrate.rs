@@ -3,11 +3,13 @@
 
 use dormouse_tests::{Failure, Stage};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 use serde_json::{Value, json};
 use std::ffi::CString;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -71,6 +73,29 @@ fn a_refused_migration_leaves_the_way_back_as_it_was() {
     let finished = job.finish().unwrap();
     let told = format!("continue it from image {image}");
     assert!(finished.stderr.contains(&told), "{}", finished.stderr);
+}
+
+#[test]
+fn who_is_interrupted_says_what_becomes_of_the_job() {
+    let stage = Stage::new("interrupted").unwrap();
+    let job = stage.started("private_memory", &["100000", "40"]).unwrap();
+    let moving = migrate(&stage, "here", &[]).stderr(Stdio::piped()).spawn().unwrap();
+    let images = stage.place().store().join("images");
+    let until = Instant::now() + Duration::from_secs(60);
+    while std::fs::read_dir(&images).map_or(0, Iterator::count) < 2 {
+        assert!(Instant::now() < until, "no images are taken ahead");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    kill_process(Pid::from_child(&moving), Signal::INT).unwrap();
+    let output = moving.wait_with_output().unwrap();
+    assert_eq!(output.status.signal(), Some(2), "{output:?}");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("is not moved, and goes on where it was"), "{said}");
+    // What is just ready it has not heard of.
+    let unnamed = stage.images().unwrap().into_iter().filter(|image| !said.contains(image)).count();
+    assert!(said.contains("`dormouse ls`") && said.contains("dormouse rm --store") && unnamed <= 1, "{said}");
+    stage.checkpoint(After::Stop).unwrap();
+    job.finish().unwrap();
 }
 
 /// Whoever is killed when the old life ends: the new one begins.

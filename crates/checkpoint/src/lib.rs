@@ -37,6 +37,7 @@ pub use hand_over::Moved;
 pub use interrupt::Preparing;
 pub use record::JobRecord;
 pub use regular::{Regularly, When};
+pub use server_process::LOST_MACHINE;
 pub use steer::Watching;
 pub use stores::{
     Removing, check_store, copy_failure, existing_store, find_image, open_failure, open_or_create_store,

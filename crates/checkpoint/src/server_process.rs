@@ -13,6 +13,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+/// With which a server ends that has lost its session with the machine of its devices.
+pub const LOST_MACHINE: u8 = 90;
 /// The descriptor on which a server finds its supervisor.
 const CONTROL_FD: i32 = 3;
 /// The descriptor on which it finds the broker of what sessions share.

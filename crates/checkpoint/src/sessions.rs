@@ -5,7 +5,7 @@ use crate::broker::Broker;
 use crate::error::{Chain, Failure, Kind, no_thread};
 use crate::gpus::{Gpus, Seen};
 use crate::machine::Watcher;
-use crate::server_process::ServerProcess;
+use crate::server_process::{LOST_MACHINE, ServerProcess};
 use crate::steer::Watching;
 use crate::trace::Trace;
 use crate::way_back::WayBack;
@@ -786,6 +786,9 @@ fn how_it_ended(child: &OwnedFd) -> String {
             "was killed by SIGKILL, by somebody or by the kernel for want of memory".to_owned()
         }
         (Some(number), _) => format!("was ended by signal {number}"),
+        (_, Some(code)) if code == i32::from(LOST_MACHINE) => {
+            "has ended, having lost its session with the other machine".to_owned()
+        }
         (_, Some(code)) => format!("ended by itself, with exit code {code}"),
         _ => "died".to_owned(),
     }

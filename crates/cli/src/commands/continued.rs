@@ -181,7 +181,7 @@ pub fn begin(wanted: &Wanted, place: &Place, when: When) -> Result<Starting, Fai
     command.args(["--", &wanted.image]);
     // Not among those that a terminal's keys end.
     command.env(name, socket).stdin(Stdio::null()).stdout(out).stderr(err).process_group(0);
-    let child = command.spawn().map_err(about)?;
+    let child = host::signals::unblocked(&mut command).spawn().map_err(about)?;
     let within = Duration::from_secs(wanted.within_s);
     Ok(Starting { child, wait, stdout, stderr, within })
 }

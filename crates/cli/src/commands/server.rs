@@ -40,9 +40,10 @@ fn open(target: &Target, memory: Option<u64>) -> Result<Arc<dyn Backend>, String
         Target::Here(device) => local(*device, memory),
         // Without its device a server is none, and the supervisor hears of it in this way.
         Target::Remote(address) => {
-            match super::remote::open(address, std::env::var(checkpoint::gpus::VARIABLE).ok(), || {
-                end();
-            }) {
+            let visible = std::env::var(checkpoint::gpus::VARIABLE).ok();
+            // Nothing of this machine's devices is in this process, whose way out would wait for them.
+            let lost = || std::process::exit(checkpoint::LOST_MACHINE.into());
+            match super::remote::open(address, visible, lost) {
                 Ok(device) => Ok(Arc::new(device)),
                 Err(failure) => Err(failure.message),
             }

@@ -12,6 +12,7 @@ use checkpoint::admin::{Asked, CheckpointOptions, Event, Report, Request, Word};
 use checkpoint::{
     Failure, Kind, copy_failure, existing_store, open_failure, open_store, removal_failure, runtime,
 };
+use host::signals;
 use image::ImageId;
 use indicatif::{HumanBytes, ProgressBar};
 use runtime::JobFacts;
@@ -20,6 +21,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use store::{Access, Delivery, OpenError, Store};
 
@@ -88,6 +90,7 @@ pub fn run(flags: &Migrate) -> Result<Migrated, Failure> {
     let root = runtime::root();
     let job = runtime::find(&root, &flags.job)?;
     let began = Instant::now();
+    let stands = tell_at_end(&job)?;
     let access = access(job.store.clone(), &flags.keys.key, &[])?;
     check_key(&job, &access)?;
     let key = access.key;
@@ -99,7 +102,7 @@ pub fn run(flags: &Migrate) -> Result<Migrated, Failure> {
             output: flags.output.clone(),
         }),
     };
-    let mut moving = Moving { flags, root, job, target, images: Vec::new(), last: None };
+    let mut moving = Moving { flags, root, job, target, images: Vec::new(), last: None, stands };
     match moving.run(began) {
         Err(failure) if moving.has_lost_it(&failure) => Err(moving.after_a_loss(failure)),
         moved => {
@@ -107,6 +110,47 @@ pub fn run(flags: &Migrate) -> Result<Migrated, Failure> {
             moved
         }
     }
+}
+
+/// How far a migration is, for whoever interrupts it.
+#[derive(Default)]
+struct Stands {
+    /// The images that were taken ahead and are not removed yet.
+    ahead: Vec<String>,
+    /// Where the job may run from now on, if it may.
+    goes_to: Option<String>,
+}
+
+/// Has whoever waits no longer told what becomes of the job, as the supervisor sees it: it hangs up with this process.
+fn tell_at_end(job: &JobFacts) -> Result<Arc<Mutex<Stands>>, Failure> {
+    let stands = Arc::new(Mutex::new(Stands::default()));
+    let (seen, name, store) = (Arc::clone(&stands), job.job.clone(), job.store.clone());
+    let words = move || {
+        let stands = locked(&seen);
+        match &stands.goes_to {
+            None => eprintln!("dormouse: job {name} is not moved, and goes on where it was"),
+            Some(place) => eprintln!(
+                "dormouse: job {name} may run at {place} from now on, or end: `dormouse ps` there says so; its last image is in {store}"
+            ),
+        }
+        eprintln!(
+            "dormouse: images that were taken ahead stay, one that is just ready included: `dormouse ls` shows them"
+        );
+        if !stands.ahead.is_empty() {
+            eprintln!(
+                "dormouse: to remove those before: 'dormouse rm --store {store} {}'",
+                stands.ahead.join(" ")
+            );
+        }
+        // This process ends now, with what it knows.
+        std::mem::forget(stands);
+    };
+    signals::last_words(words).map_err(|error| Failure::of("signals cannot be waited for", &error))?;
+    Ok(stands)
+}
+
+fn locked(stands: &Mutex<Stands>) -> MutexGuard<'_, Stands> {
+    stands.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Whether the job's store can be opened, or could once the job has made it: else an image would be taken that can be neither sent nor removed.
@@ -170,6 +214,7 @@ struct Moving<'a> {
     images: Vec<ImageId>,
     /// The one that was taken when it stood still.
     last: Option<ImageId>,
+    stands: Arc<Mutex<Stands>>,
 }
 
 impl Moving<'_> {
@@ -218,6 +263,7 @@ impl Moving<'_> {
             };
             let image = parse(&report.image)?;
             self.images.push(image);
+            locked(&self.stands).ahead.push(report.image.clone());
             let sent = self.target.bring(&self.store()?, &image)?;
             if checked.is_none() {
                 let there = self.target.check(&self.wanted(&report), &self.job)?;
@@ -334,6 +380,7 @@ impl Moving<'_> {
         if let Err(failure) = there.is_there() {
             return Err(self.keep(asked, failure));
         }
+        self.goes();
         asked.say(&Word::Starting { place: there.place() })?;
         match there.start(wanted, delivery) {
             Ok(continued) => {
@@ -359,8 +406,14 @@ impl Moving<'_> {
         Failure { message: format!("{}. Its image is there: '{restart}'", failure.message), ..failure }
     }
 
+    /// From now on the job may run there, whatever becomes of this process.
+    fn goes(&self) {
+        locked(&self.stands).goes_to = Some(self.target.place());
+    }
+
     /// Has the job end where it was.
     fn end(&self, asked: &mut Asked) -> Result<(), Failure> {
+        self.goes();
         asked.say(&Word::Taken { place: self.target.place() })?;
         match asked.until(Event::is_last, |_| {})? {
             Event::Published(_) => Ok(()),
@@ -436,6 +489,7 @@ impl Moving<'_> {
         if let Err(failure) = removed {
             tracing::warn!("images that were taken ahead stay in {}: {failure}", self.job.store);
         }
+        locked(&self.stands).ahead.clear();
     }
 }
 
