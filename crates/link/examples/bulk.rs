@@ -154,7 +154,7 @@ fn serve_session() {
     let options = link::far_end::FarEndOptions {
         service: link::Service::Devices,
         insecure_loopback: true,
-        confinement: Some(link::Confinement { user: None, system_calls: true }),
+        confinement: Some(link::Confinement { user: None, network: false, system_calls: true }),
         rdma: false,
         grace,
     };

@@ -4,7 +4,9 @@ use rustix::process::{
     DumpableBehavior, Gid, Resource, Rlimit, Signal, Uid, set_dumpable_behavior,
     set_parent_process_death_signal, setrlimit,
 };
-use rustix::thread::{set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+use rustix::thread::{
+    UnshareFlags, set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid, unshare_unsafe,
+};
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
     TargetArch, apply_filter,
@@ -17,6 +19,8 @@ use std::str::FromStr;
 
 /// Who has it where there is no user of the name `nobody`.
 const NOBODY: u32 = 65_534;
+/// From here on users' numbers are nobody's, by what is agreed for Linux (systemd's `UIDS-GIDS.md`): one for each process that there can be.
+const OWN: u32 = 0x7000_0000;
 
 /// A user to become.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,6 +34,13 @@ impl User {
     #[must_use]
     pub fn nobody() -> Self {
         "nobody".parse().unwrap_or(Self { uid: NOBODY, gid: NOBODY })
+    }
+
+    /// One that no other process has: of its pid, as long as it lives.
+    #[must_use]
+    pub fn of_this_process() -> Self {
+        let number = OWN + std::process::id();
+        Self { uid: number, gid: number }
     }
 
     /// Its number.
@@ -101,21 +112,29 @@ impl ConfineError {
 /// What a session's process gives up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Confinement {
-    /// Whom to become, if root.
+    /// Whom to become, if root; [one of its own](User::of_this_process), if nobody is named, or `nobody` where the user namespace has no such numbers.
     pub user: Option<User>,
+    /// Whether it keeps the machine's network, if root; else its own has nothing in it but the connections that it is given.
+    pub network: bool,
     /// Whether to allow only the system calls that the software device makes.
     pub system_calls: bool,
 }
 
 /// Gives up what no session needs, for this thread and those that it will start: call it while there is no other.
 pub(crate) fn confine(confinement: Option<Confinement>) -> Result<(), ConfineError> {
-    let Some(Confinement { user, system_calls }) = confinement else {
+    let Some(Confinement { user, network, system_calls }) = confinement else {
         // What it starts lives on.
         return set_parent_process_death_signal(Some(Signal::KILL))
             .map_err(ConfineError::other("end with whoever started this process"));
     };
-    if let Some(user) = user.filter(|_| rustix::process::geteuid().is_root()) {
-        become_user(user)?;
+    if rustix::process::geteuid().is_root() {
+        if !network {
+            leave_network();
+        }
+        match user {
+            Some(user) => become_user(user)?,
+            None => become_nobody()?,
+        }
     }
     // Its sessions end with the process that accepts; changing the user has cleared this.
     set_parent_process_death_signal(Some(Signal::KILL))
@@ -127,6 +146,23 @@ pub(crate) fn confine(confinement: Option<Confinement>) -> Result<(), ConfineErr
     setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })
         .map_err(ConfineError::other("be kept from dumping core"))?;
     if system_calls { restrict_system_calls() } else { Ok(()) }
+}
+
+/// Goes on in a network with nothing in it. Root in a container may not; that is in a network of its own mostly.
+fn leave_network() {
+    // SAFETY: the network's namespace is no memory, and no descriptor of this process changes.
+    if let Err(error) = unsafe { unshare_unsafe(UnshareFlags::NEWNET) } {
+        tracing::debug!("a session's process keeps the machine's network: {error}");
+    }
+}
+
+fn become_nobody() -> Result<(), ConfineError> {
+    match become_user(User::of_this_process()) {
+        Err(ConfineError::User { error, .. }) if error.kind() == io::ErrorKind::InvalidInput => {
+            become_user(User::nobody())
+        }
+        done => done,
+    }
 }
 
 fn become_user(user: User) -> Result<(), ConfineError> {

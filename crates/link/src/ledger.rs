@@ -1,7 +1,8 @@
 //! Device memory that all sessions of a client have together: a table in memory that their processes share, in which each has a word of its own.
 //!
 //! Who wants more writes so there first, and takes it back if the sum is too much then: there is no lock that a process could die with. The word is the
-//! front's when its process is gone, and with it what that had. Sessions of other clients do not see the table.
+//! front's when its process is gone, and with it what that had. One that knows that its client is gone says so there: what it has will be free in a moment, for which others
+//! wait. Sessions of other clients do not see the table.
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -11,13 +12,18 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Words of a table: more than a client has sessions and such that are just ending.
 const WORDS: u32 = 4096;
 const WORD: u32 = size_of::<AtomicU64>() as u32;
+/// In a word: what it counts is about to be free.
+const LEAVES: u64 = 1 << 63;
 /// How often somebody tries before there is not enough: two who ask at once are in each other's way, though one could have it.
 const TRIES: u32 = 4;
+/// For how long what is about to be free is waited for, and how often it is looked.
+const LEAVING: Duration = Duration::from_secs(2);
+const LOOK: Duration = Duration::from_millis(5);
 
 /// A client's table, as the front has it.
 #[derive(Debug)]
@@ -84,8 +90,8 @@ impl MemoryShare {
         // SAFETY: a new mapping at an address that the kernel chooses, as long as the file is and, sealed, stays.
         let table = unsafe { mmap(at, (WORDS * WORD) as usize, protection, MapFlags::SHARED, &file, 0)? };
         let table = NonNull::new(table.cast()).ok_or(io::ErrorKind::InvalidData)?;
-        // No sum of it and what is asked for overflows.
-        Ok(Self { table, word, most: most.min(u64::MAX / 2) })
+        // No word that is within it has another's mark, nor one more amount.
+        Ok(Self { table, word, most: most.min(LEAVES / 2) })
     }
 
     fn words(&self) -> &[AtomicU64] {
@@ -97,9 +103,12 @@ impl MemoryShare {
         &self.words()[self.word as usize]
     }
 
-    /// What all have.
-    fn sum(&self) -> u64 {
-        self.words().iter().fold(0, |sum, word| sum.saturating_add(word.load(Ordering::SeqCst)))
+    /// What all have, and whether some of that is about to be free.
+    fn sum(&self) -> (u64, bool) {
+        self.words().iter().fold((0, false), |(sum, leaves), word| {
+            let word = word.load(Ordering::SeqCst);
+            (sum.saturating_add(word & !LEAVES), leaves | (word & LEAVES != 0))
+        })
     }
 
     /// Takes so many bytes, if that is not more than all may have.
@@ -108,16 +117,29 @@ impl MemoryShare {
         if bytes > self.most {
             return false;
         }
-        for again in 0..TRIES {
-            // Others wait for another time than this one does.
-            thread::sleep(Duration::from_micros(100) * again * (1 + self.word % 16));
+        let (asked, mut tries) = (Instant::now(), 0);
+        loop {
+            // Nothing is written where that cannot do: it would be in others' way.
+            let (sum, leaves) = self.sum();
+            if sum.saturating_add(bytes) > self.most {
+                if !leaves || asked.elapsed() > LEAVING {
+                    return false;
+                }
+                thread::sleep(LOOK);
+                continue;
+            }
             self.own().fetch_add(bytes, Ordering::SeqCst);
-            if self.sum() <= self.most {
+            if self.sum().0 <= self.most {
                 return true;
             }
             self.own().fetch_sub(bytes, Ordering::SeqCst);
+            tries += 1;
+            if tries == TRIES {
+                return false;
+            }
+            // Others wait for another time than this one does.
+            thread::sleep(Duration::from_micros(100) * tries * (1 + self.word % 16));
         }
-        false
     }
 
     /// Gives some of them back.
@@ -125,10 +147,15 @@ impl MemoryShare {
         self.own().fetch_sub(bytes, Ordering::SeqCst);
     }
 
+    /// Says that all of it is about to be free.
+    pub fn leaves(&self) {
+        self.own().fetch_or(LEAVES, Ordering::SeqCst);
+    }
+
     /// How many may be taken yet.
     #[must_use]
     pub fn left(&self) -> u64 {
-        self.most.saturating_sub(self.sum())
+        self.most.saturating_sub(self.sum().0)
     }
 }
 
@@ -156,6 +183,15 @@ mod tests {
         ledger.give_back(first).unwrap();
         assert_eq!(other.left(), 70);
         assert_eq!((ledger.take(), ledger.is_unused()), (Some(first), false));
+        // What is about to be free is waited for.
+        other.leaves();
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| one.take(90));
+            thread::sleep(Duration::from_millis(50));
+            assert!(!waits.is_finished());
+            ledger.give_back(second).unwrap();
+            assert!(waits.join().unwrap());
+        });
         assert!(MemoryShare::new(&ledger, WORDS, 1).is_err());
         assert!(ftruncate(&ledger, 8).is_err(), "others would fault");
     }
@@ -166,8 +202,8 @@ mod tests {
         let words: Vec<u32> = (0..8).map(|_| ledger.take().unwrap()).collect();
         let shares: Vec<_> =
             words.into_iter().map(|word| MemoryShare::new(&ledger, word, 7).unwrap()).collect();
-        for _ in 0..200 {
-            let had = |share: &MemoryShare| (0..100).filter(|_| share.take(1)).count() as u64;
+        for _ in 0..100 {
+            let had = |share: &MemoryShare| (0..20).filter(|_| share.take(1)).count() as u64;
             let all: Vec<u64> = thread::scope(|scope| {
                 let asking: Vec<_> = shares.iter().map(|share| scope.spawn(|| had(share))).collect();
                 asking.into_iter().map(|share| share.join().unwrap()).collect()

@@ -39,6 +39,7 @@ const TESTS: &[(&str, fn())] = &[
     ("a_hundred_clients_at_once", a_hundred_clients_at_once),
     ("a_key_has_so_many_sessions", a_key_has_so_many_sessions),
     ("a_key_has_so_much_memory_in_all_its_sessions", a_key_has_so_much_memory_in_all_its_sessions),
+    ("sessions_share_no_user_and_no_network", sessions_share_no_user_and_no_network),
     ("a_server_has_so_many_clients", a_server_has_so_many_clients),
     ("a_client_that_vanishes_leaves_nothing", a_client_that_vanishes_leaves_nothing),
     ("a_token_opens_one_session", a_token_opens_one_session),
@@ -96,7 +97,7 @@ fn serve_session(insecure_loopback: bool, grace_ms: &str, rdma: bool) -> ExitCod
     let options = link::far_end::FarEndOptions {
         service: Service::Devices,
         insecure_loopback,
-        confinement: Some(Confinement { user: Some(User::nobody()), system_calls: !rdma }),
+        confinement: Some(Confinement { user: None, network: rdma, system_calls: !rdma }),
         rdma,
         grace: Duration::from_millis(grace_ms.parse().unwrap()),
     };
@@ -114,7 +115,7 @@ fn serve_session(insecure_loopback: bool, grace_ms: &str, rdma: bool) -> ExitCod
                 return show_behaviours(&mut *wires.control_out);
             }
             // What was given up.
-            assert_eq!(rustix::process::geteuid().as_raw(), User::nobody().uid());
+            assert_eq!(rustix::process::geteuid().as_raw(), User::of_this_process().uid());
             assert!(rdma || fs::read("/etc/passwd").is_err());
             let mut threads = Vec::new();
             for (mut from, mut to) in wires.bulk_in.into_iter().zip(wires.bulk_out) {
@@ -824,6 +825,21 @@ fn a_key_has_so_much_memory_in_all_its_sessions() {
         }
     }
     drop(first);
+}
+
+fn sessions_share_no_user_and_no_network() {
+    let server = server(&Way::default());
+    let client = server.client("desk");
+    let _sessions = [client.dial().unwrap(), client.dial().unwrap()];
+    let started = server.started.lock().unwrap();
+    let of = |pid: u32| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let users = status.lines().filter(|line| line.starts_with("Uid:") || line.starts_with("Gid:"));
+        (users.collect::<String>(), fs::read_link(format!("/proc/{pid}/ns/net")).unwrap())
+    };
+    let [first, second, own] = [started[0], started[1], std::process::id()].map(of);
+    assert!(first.0 != second.0 && first.0 != own.0 && second.0 != own.0, "{first:?} {second:?} {own:?}");
+    assert!(first.1 != second.1 && first.1 != own.1 && second.1 != own.1, "{first:?} {second:?} {own:?}");
 }
 
 fn a_server_has_so_many_clients() {

@@ -80,12 +80,12 @@ fn tell_at_end(bar: &ProgressBar, job: &str, stop: bool) -> Result<Arc<Mutex<boo
     let words = move || match locked_within(&heard, FIRST_WORD) {
         Some(is_heard) => {
             if *is_heard {
-                bar.suspend(|| eprintln!("{told}"));
+                bar.suspend(|| drop(writeln!(io::stderr(), "{told}")));
             }
             // This process ends now; it asks for nothing before that.
             std::mem::forget(is_heard);
         }
-        None => bar.suspend(|| eprintln!("{unknown}")),
+        None => bar.suspend(|| drop(writeln!(io::stderr(), "{unknown}"))),
     };
     signals::last_words(words).map_err(|error| Failure::of("signals cannot be waited for", &error))?;
     Ok(is_heard)

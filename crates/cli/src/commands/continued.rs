@@ -124,7 +124,8 @@ pub fn check(wanted: &Wanted, place: &Place, instead_of: Option<u32>) -> Result<
     let mut command = restart(wanted, place)?;
     command.args(["--check", "--json"]).args(given(&wanted.options, |id| DECISIVE.contains(&id))?);
     command.args(instead_of.map(|_| "--may-run")).args(["--", &wanted.image]);
-    let output = command.output().map_err(|error| Failure::of("cannot run dormouse restart", &error))?;
+    let output = host::signals::unblocked(&mut command).output();
+    let output = output.map_err(|error| Failure::of("cannot run dormouse restart", &error))?;
     #[derive(Deserialize)]
     #[serde(untagged)]
     enum Said {

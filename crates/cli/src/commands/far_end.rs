@@ -16,7 +16,8 @@ pub fn run(flags: &FarEnd) -> ExitCode {
         insecure_loopback: flags.insecure_loopback,
         service: Service::Devices,
         confinement: Some(Confinement {
-            user: Some(flags.user),
+            user: flags.user,
+            network: flags.rdma,
             // What a driver's library calls, or that of RDMA, is not known well enough to be listed (docs/security.md).
             system_calls: flags.device == Device::Soft && !flags.rdma,
         }),
@@ -57,6 +58,10 @@ impl ::remote::Together for Together {
 
     fn give_back(&self, bytes: u64) {
         self.0.give_back(bytes);
+    }
+
+    fn leaves(&self) {
+        self.0.leaves();
     }
 
     fn left(&self) -> u64 {

@@ -2,7 +2,7 @@
 
 use crate::flags::Serve;
 use checkpoint::{Chain, Failure, Kind};
-use link::{Front, FrontError, FrontOptions, Keys, KeysError, User, rdma};
+use link::{Front, FrontError, FrontOptions, Keys, KeysError, rdma};
 use std::ffi::OsStr;
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -33,12 +33,13 @@ pub fn run(flags: &Serve) -> Result<(), Failure> {
     }
     let is_kept = |name: &OsStr| is_for_sessions(name) || flags.rdma && name == rdma::LIBRARY_VARIABLE;
     let kept: Vec<_> = std::env::vars_os().filter(|(name, _)| is_kept(name)).collect();
-    let user = flags.user.unwrap_or_else(User::nobody);
     let served = front.run(|control| {
         let mut far_end = Command::new(&program);
         far_end.arg("far-end").env_clear().envs(kept.iter().cloned());
-        far_end.args(["--device", device, "--user", &user.to_string()]);
-        far_end.args(["--grace-ms", &flags.grace.as_millis().to_string()]);
+        far_end.args(["--device", device, "--grace-ms", &flags.grace.as_millis().to_string()]);
+        if let Some(user) = flags.user {
+            far_end.args(["--user", &user.to_string()]);
+        }
         if let Some(memory) = flags.device_memory {
             far_end.args(["--device-memory", &memory.to_string()]);
         }

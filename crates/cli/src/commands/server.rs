@@ -41,8 +41,7 @@ fn open(target: &Target, memory: Option<u64>) -> Result<Arc<dyn Backend>, String
         // Without its device a server is none, and the supervisor hears of it in this way.
         Target::Remote(address) => {
             let visible = std::env::var(checkpoint::gpus::VARIABLE).ok();
-            // Nothing of this machine's devices is in this process, whose way out would wait for them.
-            let lost = || std::process::exit(checkpoint::LOST_MACHINE.into());
+            let lost = || host::signals::exit_at_once(checkpoint::LOST_MACHINE);
             match super::remote::open(address, visible, lost) {
                 Ok(device) => Ok(Arc::new(device)),
                 Err(failure) => Err(failure.message),

@@ -31,7 +31,7 @@ pub struct Serve {
     /// Most sessions at a time: each process of a program that uses CUDA is one
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..))]
     pub max_clients: u16,
-    /// Whom a session's process becomes, when root serves: a name, or UID:GID [default: nobody]
+    /// Whom sessions' processes become, when root serves: a name, or UID:GID [default: each a user of its own, who has no rights]
     #[arg(long, value_name = "USER")]
     pub user: Option<User>,
     /// Let clients that ask for it send and get contents of memory by RDMA (librdmacm is needed; sessions' processes then make whatever system calls they like)
@@ -59,7 +59,7 @@ pub struct FarEnd {
     pub grace_ms: u64,
     /// Whom to become
     #[arg(long)]
-    pub user: User,
+    pub user: Option<User>,
     /// Whether RDMA may be asked for
     #[arg(long)]
     pub rdma: bool,
@@ -132,7 +132,7 @@ pub struct KeysAuthorize {
     /// For how long it is let in: a time such as 30d, or a moment such as 2027-01-31T00:00:00Z [default: until it is revoked]
     #[arg(long, value_name = "TIME", value_parser = moment)]
     pub expires: Option<SystemTime>,
-    /// Let it have jobs taken over by `dormouse receive`, which run as the user who runs that: root, mostly. Who may that can do whatever root can
+    /// Let it have jobs taken over by `dormouse receive`, which run as the user who runs that: root, mostly. Who may that can do whatever root can; --memory and --devices do not bind such jobs
     #[arg(long)]
     pub jobs: bool,
     #[command(flatten)]

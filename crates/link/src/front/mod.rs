@@ -44,8 +44,10 @@ const STARTING_MAX: usize = 32;
 const STARTING_SHARE: Duration = Duration::from_secs(1);
 /// How long nothing is accepted when there are no descriptors left.
 const EXHAUSTED: Duration = Duration::from_millis(100);
-/// How often ended processes are looked after, and the list of clients.
+/// How often the list of clients is looked after.
 const ROUND: Duration = Duration::from_millis(500);
+/// How often processes that are ending are.
+const ENDING: Duration = Duration::from_millis(10);
 
 /// How to serve.
 #[derive(Debug)]
@@ -193,6 +195,8 @@ impl Front {
         let controls = self.sessions.values().map(|session| session.control.as_fd());
         polled.extend(sockets.chain(controls).map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         let until = if accepts { round } else { round.min(self.accept_from) };
+        // Somebody may wait for what they had.
+        let until = if self.ended.is_empty() { until } else { until.min(now + ENDING) };
         // A moment longer than that, so that it has come then.
         let left = until.saturating_duration_since(now) + Duration::from_millis(1);
         let timeout = Timespec::try_from(left).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 });
@@ -407,7 +411,9 @@ impl Front {
                 session.stage = Stage::Joining(Holder { name: name.clone(), key });
                 session.word = word;
                 let ledger = word.and_then(|_| self.ledgers.get(&name)).map(AsFd::as_fd);
-                session.tell_with(&ToFarEnd::Granted { session: number, name, quota, word }, ledger);
+                if !session.tell_with(&ToFarEnd::Granted { session: number, name, quota, word }, ledger) {
+                    self.end(number, "it is not told what its client may have");
+                }
             }
             Err(reason) => {
                 tracing::info!("no session for {}: {reason}", session.source);

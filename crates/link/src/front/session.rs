@@ -58,11 +58,13 @@ impl Session {
         self.tell_with(packet, None);
     }
 
-    /// The same, with a descriptor.
-    pub fn tell_with(&self, packet: &ToFarEnd, file: Option<BorrowedFd<'_>>) {
-        if let Err(error) = packet::send(&self.control, packet, file, SendFlags::DONTWAIT) {
+    /// The same, with a descriptor; whether it has been said.
+    pub fn tell_with(&self, packet: &ToFarEnd, file: Option<BorrowedFd<'_>>) -> bool {
+        let said = packet::send(&self.control, packet, file, SendFlags::DONTWAIT);
+        if let Err(error) = &said {
             tracing::debug!("a session of {} hears nothing: {error}", self.source);
         }
+        said.is_ok()
     }
 
     /// Hands a connection to its process, which may be too busy for it.

@@ -6,6 +6,7 @@ use super::quota::Kind;
 use crate::lock;
 use backend::{Range, RawArray, RawBlock, RawContext, RawMipmap, RawPhysical, Result};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use wire::{ArrayDesc, CuError};
 
 /// What keeps pieces of memory: their handles and their mappings.
@@ -54,15 +55,23 @@ impl Session {
         kind: Kind,
         create: impl FnOnce() -> Result<RawPhysical>,
     ) -> Result<()> {
-        if lock(&self.holdings).pieces.contains_key(&name.0) {
+        self.account.take(kind, bytes)?;
+        // Before anybody can release it, or map it.
+        let is_new = match lock(&self.holdings).pieces.entry(name.0) {
+            Entry::Occupied(_) => false,
+            Entry::Vacant(place) => {
+                place.insert((1, bytes, kind));
+                true
+            }
+        };
+        if !is_new {
+            self.account.give_back(kind, bytes);
             return Err(CuError::INVALID_VALUE);
         }
-        self.account.take(kind, bytes)?;
         let create = || create().map(|raw| Counted { raw, bytes });
         let made = self.make(&self.objects.physicals, name.0, RawContext(0), create);
-        match made {
-            Ok(()) => drop(lock(&self.holdings).pieces.insert(name.0, (1, bytes, kind))),
-            Err(_) => self.account.give_back(kind, bytes),
+        if made.is_err() {
+            self.let_go(&mut lock(&self.holdings), name.0);
         }
         made
     }
@@ -86,12 +95,14 @@ impl Session {
 
     pub(super) fn map_physical(&self, name: RawPhysical, range: Range) -> Result<()> {
         let physical = self.objects.physicals.get(name.0)?;
-        self.backend.map_physical(physical.raw, range)?;
-        let mut holdings = lock(&self.holdings);
-        if let Some((uses, ..)) = holdings.pieces.get_mut(&name.0) {
-            *uses += 1;
+        // Before it is mapped: it may be released meanwhile.
+        let piece = |holdings: &mut Holdings| holdings.pieces.get_mut(&name.0).map(|(uses, ..)| *uses += 1);
+        piece(&mut lock(&self.holdings)).ok_or(CuError::INVALID_HANDLE)?;
+        if let Err(error) = self.backend.map_physical(physical.raw, range) {
+            self.let_go(&mut lock(&self.holdings), name.0);
+            return Err(error);
         }
-        holdings.mapped.insert(range.base, name.0);
+        lock(&self.holdings).mapped.insert(range.base, name.0);
         self.objects.space_mut().mapped.insert(range, ());
         Ok(())
     }

@@ -165,6 +165,7 @@ pub fn serve(wires: Wires, backend: Arc<dyn Backend>, quota: Quota) -> Result<()
     });
     let ended = session.run(control_in, bulk_in, patience);
     session.lose();
+    session.account.leaves();
     session.leave()?;
     match ended {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(()),

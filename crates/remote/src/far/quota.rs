@@ -34,6 +34,8 @@ pub trait Together: Debug + Send + Sync {
     fn take(&self, bytes: u64) -> bool;
     /// Gives some of them back.
     fn give_back(&self, bytes: u64);
+    /// Says that all that this one has is about to be free.
+    fn leaves(&self);
     /// How many there are yet.
     fn left(&self) -> u64;
 }
@@ -92,15 +94,25 @@ impl Account {
         Ok(())
     }
 
-    fn forget(&self, kind: Kind, amount: u64) {
+    /// Answers how much of it there was.
+    fn forget(&self, kind: Kind, amount: u64) -> u64 {
         let mut used = lock(&self.used);
-        used[kind as usize] = used[kind as usize].saturating_sub(amount);
+        let had = amount.min(used[kind as usize]);
+        used[kind as usize] -= had;
+        had
+    }
+
+    /// The client is gone.
+    pub(super) fn leaves(&self) {
+        if let Some(together) = &self.quota.together {
+            together.leaves();
+        }
     }
 
     pub(super) fn give_back(&self, kind: Kind, amount: u64) {
-        self.forget(kind, amount);
+        let had = self.forget(kind, amount);
         if let Some(together) = self.together(kind) {
-            together.give_back(amount);
+            together.give_back(had);
         }
     }
 }

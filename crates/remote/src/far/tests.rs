@@ -376,6 +376,8 @@ impl Together for Pool {
         *lock(&self.0) += bytes;
     }
 
+    fn leaves(&self) {}
+
     fn left(&self) -> u64 {
         *lock(&self.0)
     }

@@ -141,7 +141,7 @@ impl Context {
         Ok(marker)
     }
 
-    /// A marker that is nowhere yet, and complete.
+    /// A marker that is to be [recorded](Marker::record) yet.
     ///
     /// # Errors
     /// The backend's.

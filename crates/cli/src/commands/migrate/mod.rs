@@ -18,7 +18,7 @@ use indicatif::{HumanBytes, ProgressBar};
 use runtime::JobFacts;
 use serde::Serialize;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -90,7 +90,7 @@ pub fn run(flags: &Migrate) -> Result<Migrated, Failure> {
     let root = runtime::root();
     let job = runtime::find(&root, &flags.job)?;
     let began = Instant::now();
-    let stands = tell_at_end(&job)?;
+    let stands = tell_at_end(&root, &job)?;
     let access = access(job.store.clone(), &flags.keys.key, &[])?;
     check_key(&job, &access)?;
     let key = access.key;
@@ -115,32 +115,50 @@ pub fn run(flags: &Migrate) -> Result<Migrated, Failure> {
 /// How far a migration is, for whoever interrupts it.
 #[derive(Default)]
 struct Stands {
-    /// The images that were taken ahead and are not removed yet.
+    /// The images that were taken ahead and are of no use but to the migration.
     ahead: Vec<String>,
-    /// Where the job may run from now on, if it may.
-    goes_to: Option<String>,
+    course: Course,
 }
 
-/// Has whoever waits no longer told what becomes of the job, as the supervisor sees it: it hangs up with this process.
-fn tell_at_end(job: &JobFacts) -> Result<Arc<Mutex<Stands>>, Failure> {
+/// Where the job runs.
+#[derive(Default)]
+enum Course {
+    /// Here, if anywhere.
+    #[default]
+    Stays,
+    /// There, from now on or soon, or here.
+    Goes(String),
+    /// There.
+    Gone(String),
+}
+
+/// Has whoever waits no longer told what becomes of the job.
+fn tell_at_end(root: &Path, job: &JobFacts) -> Result<Arc<Mutex<Stands>>, Failure> {
     let stands = Arc::new(Mutex::new(Stands::default()));
-    let (seen, name, store) = (Arc::clone(&stands), job.job.clone(), job.store.clone());
+    let (seen, root, job) = (Arc::clone(&stands), root.to_owned(), job.clone());
     let words = move || {
         let stands = locked(&seen);
-        match &stands.goes_to {
-            None => eprintln!("dormouse: job {name} is not moved, and goes on where it was"),
-            Some(place) => eprintln!(
-                "dormouse: job {name} may run at {place} from now on, or end: `dormouse ps` there says so; its last image is in {store}"
+        let (name, store) = (&job.job, &job.store);
+        let runs = runtime::find(&root, name).is_ok_and(|found| found.supervisor == job.supervisor);
+        // Whoever is to read it may be gone.
+        let say = |line: String| drop(writeln!(io::stderr(), "dormouse: {line}"));
+        say(match &stands.course {
+            Course::Stays if runs => format!("job {name} is not moved, and goes on where it was"),
+            Course::Stays => format!("job {name} is not moved, and has ended; its images are in {store}"),
+            Course::Goes(place) => format!(
+                "job {name} runs at {place} soon, or goes on where it was, or ends: `dormouse ps` says so here and there; its last image is in {store}"
             ),
-        }
-        eprintln!(
-            "dormouse: images that were taken ahead stay, one that is just ready included: `dormouse ls` shows them"
-        );
-        if !stands.ahead.is_empty() {
-            eprintln!(
-                "dormouse: to remove those before: 'dormouse rm --store {store} {}'",
-                stands.ahead.join(" ")
-            );
+            Course::Gone(place) => format!("job {name} runs at {place}"),
+        });
+        // Of a job that has ended they may be all that is left.
+        if runs || matches!(stands.course, Course::Gone(_)) {
+            say("images that were taken ahead stay, one that is just ready included: `dormouse ls` shows them".to_owned());
+            if !stands.ahead.is_empty() {
+                say(format!(
+                    "to remove those before: 'dormouse rm --store {store} {}'",
+                    stands.ahead.join(" ")
+                ));
+            }
         }
         // This process ends now, with what it knows.
         std::mem::forget(stands);
@@ -222,6 +240,7 @@ impl Moving<'_> {
         let (rounds, device, mut warnings) = self.go_ahead()?;
         let name = self.flags.name.clone().unwrap_or_else(|| self.job.job.clone());
         let over = self.go_over()?;
+        locked(&self.stands).course = Course::Gone(self.target.place());
         warnings.extend(over.report.warnings.iter().chain(&over.warnings).cloned());
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
         Ok(Migrated {
@@ -408,7 +427,7 @@ impl Moving<'_> {
 
     /// From now on the job may run there, whatever becomes of this process.
     fn goes(&self) {
-        locked(&self.stands).goes_to = Some(self.target.place());
+        locked(&self.stands).course = Course::Goes(self.target.place());
     }
 
     /// Has the job end where it was.
@@ -425,7 +444,10 @@ impl Moving<'_> {
     fn keep(&self, asked: &mut Asked, why: Failure) -> Failure {
         let said = asked.say(&Word::Kept { why: why.message.clone() });
         match said.and_then(|()| asked.until(Event::is_last, |_| {})) {
-            Ok(Event::Failed(kept)) => Failure { message: kept.message, ..why },
+            Ok(Event::Failed(kept)) => {
+                locked(&self.stands).course = Course::Stays;
+                Failure { message: kept.message, ..why }
+            }
             Ok(other) => failed(other),
             Err(failure) => failure,
         }
@@ -474,6 +496,7 @@ impl Moving<'_> {
         let Some(newest) = self.last.or(self.images.last().copied()) else { return failure };
         if self.last.is_none() {
             self.images.pop();
+            locked(&self.stands).ahead.pop();
         }
         self.forget_rounds();
         let message = format!("{}: its supervisor was killed", failure.message);
