@@ -1,5 +1,9 @@
 //! What a session's process gives up before it reads a byte of its client's.
 
+use landlock::{
+    ABI, Access, AccessNet, CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetError, RulesetStatus, Scope,
+};
+use rustix::io::Errno;
 use rustix::process::{
     DumpableBehavior, Gid, Resource, Rlimit, Signal, Uid, set_dumpable_behavior,
     set_parent_process_death_signal, setrlimit,
@@ -114,7 +118,7 @@ impl ConfineError {
 pub struct Confinement {
     /// Whom to become, if root; [one of its own](User::of_this_process), if nobody is named, or `nobody` where the user namespace has no such numbers.
     pub user: Option<User>,
-    /// Whether it keeps the machine's network, if root; else its own has nothing in it but the connections that it is given.
+    /// Whether it may make connections; else it has those that it is given, and a network of its own with nothing in it where that may be had.
     pub network: bool,
     /// Whether to allow only the system calls that the software device makes.
     pub system_calls: bool,
@@ -129,7 +133,7 @@ pub(crate) fn confine(confinement: Option<Confinement>) -> Result<(), ConfineErr
     };
     if rustix::process::geteuid().is_root() {
         if !network {
-            leave_network();
+            leave_network()?;
         }
         match user {
             Some(user) => become_user(user)?,
@@ -145,15 +149,38 @@ pub(crate) fn confine(confinement: Option<Confinement>) -> Result<(), ConfineErr
         .map_err(ConfineError::other("be kept from dumping core"))?;
     setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })
         .map_err(ConfineError::other("be kept from dumping core"))?;
+    if !network {
+        let kept = restrict_sockets()?;
+        tracing::debug!(?kept, "no connections are made");
+    }
     if system_calls { restrict_system_calls() } else { Ok(()) }
 }
 
 /// Goes on in a network with nothing in it. Root in a container may not; that is in a network of its own mostly.
-fn leave_network() {
+fn leave_network() -> Result<(), ConfineError> {
     // SAFETY: the network's namespace is no memory, and no descriptor of this process changes.
-    if let Err(error) = unsafe { unshare_unsafe(UnshareFlags::NEWNET) } {
-        tracing::debug!("a session's process keeps the machine's network: {error}");
+    match unsafe { unshare_unsafe(UnshareFlags::NEWNET) } {
+        Ok(()) => Ok(()),
+        Err(error @ (Errno::PERM | Errno::INVAL | Errno::NOSYS)) => {
+            tracing::debug!("a session's process keeps the machine's network: {error}");
+            Ok(())
+        }
+        Err(error) => Err(ConfineError::other("leave the machine's network")(error)),
     }
+}
+
+/// Has no socket connected to anything, or bound: those that are given to a process stay in the network that they were made in. Signals go to nobody else.
+/// Kernels before Linux 6.7 (6.12 for signals) do not keep it from that.
+fn restrict_sockets() -> Result<RulesetStatus, ConfineError> {
+    let restrict = || {
+        let rules = Ruleset::default().set_compatibility(CompatLevel::BestEffort);
+        rules.handle_access(AccessNet::from_all(ABI::V4))?.scope(Scope::Signal)?.create()?.restrict_self()
+    };
+    let failed = |error: RulesetError| ConfineError::Other {
+        what: "be kept from making connections",
+        error: error.to_string(),
+    };
+    Ok(restrict().map_err(failed)?.ruleset)
 }
 
 fn become_nobody() -> Result<(), ConfineError> {
@@ -309,7 +336,46 @@ fn restrict_system_calls() -> Result<(), ConfineError> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use rustix::net::connect_unspec;
+    use rustix::process::{Pid, kill_process};
     use std::io::ErrorKind;
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+
+    /// Of this thread alone.
+    #[test]
+    fn sockets_that_were_handed_over_lead_nowhere_else() {
+        let [listens, elsewhere] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+        let place = |listener: &TcpListener| listener.local_addr().unwrap();
+        let mut socket = TcpStream::connect(place(&listens)).unwrap();
+        let mut theirs = listens.accept().unwrap().0;
+        let mut other = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = Pid::from_child(&other);
+        let status = std::thread::scope(|scope| {
+            let restricted = scope.spawn(|| {
+                let status = restrict_sockets().unwrap();
+                socket.write_all(b"x").unwrap();
+                if status == RulesetStatus::FullyEnforced {
+                    let denied = |error: io::Error| assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+                    denied(TcpStream::connect(place(&elsewhere)).unwrap_err());
+                    denied(TcpListener::bind("127.0.0.1:0").unwrap_err());
+                    connect_unspec(&socket).unwrap();
+                    denied(rustix::net::connect(&socket, &place(&elsewhere)).unwrap_err().into());
+                    assert_eq!(kill_process(pid, Signal::TERM), Err(Errno::PERM));
+                }
+                status
+            });
+            restricted.join().unwrap()
+        });
+        other.kill().unwrap();
+        other.wait().unwrap();
+        let mut came = [0];
+        theirs.read_exact(&mut came).unwrap();
+        assert_eq!(&came, b"x");
+        if status != RulesetStatus::FullyEnforced {
+            eprintln!("not tried: this kernel does not keep a process from all of that ({status:?})");
+        }
+    }
 
     #[test]
     fn users() {

@@ -182,7 +182,8 @@ pub fn far_end<S: FnOnce(Wires)>(
     let knocks = Arc::new(Knocks::default());
     for line in lines.iter() {
         let (line, lines, knocks, grace) = (line.clone(), lines.clone(), knocks.clone(), options.grace);
-        thread::spawn(move || keep(&line, &lines, &knocks, grace));
+        let memory = memory.clone();
+        thread::spawn(move || keep(&line, &lines, (&knocks, memory.as_deref()), grace));
     }
     let facts = ClientFacts { name, key, source, device, quota, memory };
     let service = match open(&facts) {
@@ -398,7 +399,7 @@ impl Joiner {
 
 /// Ends the process when the client has gone: its machine, or something on the way, has closed all connections and nobody knocks again, or one was
 /// silent for longer than the time of grace.
-fn keep(line: &Line, lines: &Lines, knocks: &Knocks, grace: Duration) {
+fn keep(line: &Line, lines: &Lines, (knocks, memory): (&Knocks, Option<&MemoryShare>), grace: Duration) {
     let mut count = 0;
     loop {
         if let Some((next, socket)) = line.connection_after(count) {
@@ -408,11 +409,15 @@ fn keep(line: &Line, lines: &Lines, knocks: &Knocks, grace: Duration) {
         knocks.note();
         let since = Instant::now();
         while !line.has_connection_after(count, LOOK) {
-            let deserted = lines.are_closed() && knocks.are_over(LEAVE);
+            let are_closed = lines.are_closed();
+            // Whoever comes next waits for it.
+            memory.filter(|_| are_closed).into_iter().for_each(MemoryShare::leaves);
+            let deserted = are_closed && knocks.are_over(LEAVE);
             if deserted || since.elapsed() >= grace.max(LEAVE) {
                 end();
             }
         }
+        memory.into_iter().for_each(MemoryShare::stays);
     }
 }
 

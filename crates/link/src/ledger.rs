@@ -152,10 +152,17 @@ impl MemoryShare {
         self.own().fetch_or(LEAVES, Ordering::SeqCst);
     }
 
-    /// How many may be taken yet.
+    /// Says that it is not, after all: the client is there again.
+    pub(crate) fn stays(&self) {
+        self.own().fetch_and(!LEAVES, Ordering::SeqCst);
+    }
+
+    /// How many may be taken yet, what is about to be free included.
     #[must_use]
     pub fn left(&self) -> u64 {
-        self.most.saturating_sub(self.sum().0)
+        let words = self.words().iter().map(|word| word.load(Ordering::SeqCst));
+        let sum = words.filter(|word| word & LEAVES == 0).fold(0, u64::saturating_add);
+        self.most.saturating_sub(sum)
     }
 }
 
@@ -188,7 +195,7 @@ mod tests {
         thread::scope(|scope| {
             let waits = scope.spawn(|| one.take(90));
             thread::sleep(Duration::from_millis(50));
-            assert!(!waits.is_finished());
+            assert!(!waits.is_finished() && one.left() == 100);
             ledger.give_back(second).unwrap();
             assert!(waits.join().unwrap());
         });

@@ -108,20 +108,17 @@ impl Session {
     }
 
     pub(super) fn unmap_physical(&self, range: Range) -> Result<()> {
-        if !lock(&self.holdings).mapped.contains_key(&range.base) {
-            return Err(CuError::INVALID_VALUE);
-        }
+        // Before it is unmapped: another piece may be mapped there as soon as it is.
+        let name = lock(&self.holdings).mapped.remove(&range.base).ok_or(CuError::INVALID_VALUE)?;
         let taken = self.objects.space_mut().mapped.remove(range.base);
         if let Err(error) = self.backend.unmap_physical(range) {
             if let Some((range, ())) = taken {
                 self.objects.space_mut().mapped.insert(range, ());
             }
+            lock(&self.holdings).mapped.insert(range.base, name);
             return Err(error);
         }
-        let mut holdings = lock(&self.holdings);
-        if let Some(name) = holdings.mapped.remove(&range.base) {
-            self.let_go(&mut holdings, name);
-        }
+        self.let_go(&mut lock(&self.holdings), name);
         Ok(())
     }
 

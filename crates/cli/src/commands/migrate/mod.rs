@@ -90,7 +90,7 @@ pub fn run(flags: &Migrate) -> Result<Migrated, Failure> {
     let root = runtime::root();
     let job = runtime::find(&root, &flags.job)?;
     let began = Instant::now();
-    let stands = tell_at_end(&root, &job)?;
+    let stands = tell_at_end(&root, &job, flags)?;
     let access = access(job.store.clone(), &flags.keys.key, &[])?;
     check_key(&job, &access)?;
     let key = access.key;
@@ -117,6 +117,8 @@ pub fn run(flags: &Migrate) -> Result<Migrated, Failure> {
 struct Stands {
     /// The images that were taken ahead and are of no use but to the migration.
     ahead: Vec<String>,
+    /// Whether such are being removed.
+    forgets: bool,
     course: Course,
 }
 
@@ -133,9 +135,14 @@ enum Course {
 }
 
 /// Has whoever waits no longer told what becomes of the job.
-fn tell_at_end(root: &Path, job: &JobFacts) -> Result<Arc<Mutex<Stands>>, Failure> {
+fn tell_at_end(root: &Path, job: &JobFacts, flags: &Migrate) -> Result<Arc<Mutex<Stands>>, Failure> {
     let stands = Arc::new(Mutex::new(Stands::default()));
     let (seen, root, job) = (Arc::clone(&stands), root.to_owned(), job.clone());
+    let new_name = flags.name.clone().unwrap_or_else(|| job.job.clone());
+    let elsewhere = match (&flags.to, flags.shared_store) {
+        (Destination::There(address), false) => Some(address.machine()),
+        _ => None,
+    };
     let words = move || {
         let stands = locked(&seen);
         let (name, store) = (&job.job, &job.store);
@@ -146,18 +153,19 @@ fn tell_at_end(root: &Path, job: &JobFacts) -> Result<Arc<Mutex<Stands>>, Failur
             Course::Stays if runs => format!("job {name} is not moved, and goes on where it was"),
             Course::Stays => format!("job {name} is not moved, and has ended; its images are in {store}"),
             Course::Goes(place) => format!(
-                "job {name} runs at {place} soon, or goes on where it was, or ends: `dormouse ps` says so here and there; its last image is in {store}"
+                "job {name} runs at {place} soon, as {new_name}, or goes on where it was, or ends: `dormouse ps` says so here and there; its last image is in {store}"
             ),
-            Course::Gone(place) => format!("job {name} runs at {place}"),
+            Course::Gone(place) => format!("job {new_name} runs at {place}"),
         });
         // Of a job that has ended they may be all that is left.
-        if runs || matches!(stands.course, Course::Gone(_)) {
-            say("images that were taken ahead stay, one that is just ready included: `dormouse ls` shows them".to_owned());
+        let are_of_no_use = runs || !matches!(stands.course, Course::Stays);
+        if are_of_no_use && !stands.forgets {
+            let stay = "images that were taken ahead stay, one that is just ready included: `dormouse ls` shows them";
+            say(stay.to_owned());
             if !stands.ahead.is_empty() {
-                say(format!(
-                    "to remove those before: 'dormouse rm --store {store} {}'",
-                    stands.ahead.join(" ")
-                ));
+                let too = elsewhere.map_or(String::new(), |machine| format!(", and the same at {machine}"));
+                let images = stands.ahead.join(" ");
+                say(format!("to remove those before: 'dormouse rm --store {store} {images}'{too}"));
             }
         }
         // This process ends now, with what it knows.
@@ -505,6 +513,7 @@ impl Moving<'_> {
 
     /// Removes what was taken ahead, here and there: what is not in the last image is of no use.
     fn forget_rounds(&mut self) {
+        locked(&self.stands).forgets = true;
         if let Target::There(there) = &self.target {
             there.forget(&self.images);
         }
@@ -512,7 +521,6 @@ impl Moving<'_> {
         if let Err(failure) = removed {
             tracing::warn!("images that were taken ahead stay in {}: {failure}", self.job.store);
         }
-        locked(&self.stands).ahead.clear();
     }
 }
 
