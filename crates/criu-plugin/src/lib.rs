@@ -29,6 +29,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The environment variable with the socket's number.
 const SOCKET: &str = "DORMOUSE_COPIES";
+/// The environment variable with the pid of who has started CRIU.
+const STARTED_BY: &str = "DORMOUSE_STARTED_BY";
 /// Asks for copies, and later says that they have been taken over.
 const GO: u8 = b'c';
 
@@ -76,9 +78,19 @@ fn all() -> MutexGuard<'static, Vec<libc::pid_t>> {
     FROZEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-extern "C" fn init(_stage: c_int) -> c_int {
+extern "C" fn init(stage: c_int) -> c_int {
     withheld::forget_preload();
-    0
+    if stage == DUMP && !hears_of_the_end() { -1 } else { 0 }
+}
+
+/// From here on SIGALRM ends CRIU when whoever has started it dies, or its own handler gives up what it waits for. Until here it is ignored: it would have ended CRIU with
+/// helpers left over. False when that process is gone already.
+fn hears_of_the_end() -> bool {
+    // SAFETY: the default action has no handler.
+    unsafe { libc::signal(libc::SIGALRM, libc::SIG_DFL) };
+    let parent = std::env::var(STARTED_BY).ok().and_then(|pid| pid.parse::<libc::pid_t>().ok());
+    // SAFETY: it takes nothing, and always succeeds.
+    parent.is_none_or(|parent| parent == unsafe { libc::getppid() })
 }
 
 extern "C" fn frozen(pid: c_int) -> c_int {

@@ -165,11 +165,16 @@ pub(crate) type BeforeExec = Box<dyn FnMut() -> io::Result<()> + Send + Sync>;
 
 /// Has a CRIU that dumps get SIGALRM when the thread that starts it is gone, which ends the session before. That the socket is closed CRIU does not see while it
 /// waits for a task, and one that has died with us it may never be told of (a leader whose threads are not collected). Its handler has it give up what it waits
-/// for, and undo what it has begun, again and again for some seconds, and then ends it; before there is a handler, and anything to undo, it dies of the signal.
-/// (Where that comes in the moment in which CRIU sets its own alarm back it interrupts one wait only.)
+/// for, and undo what it has begun, again and again for some seconds, and then ends it. (Where that comes in the moment in which CRIU sets its own alarm back it
+/// interrupts one wait only.)
+///
+/// Until it asks us before it looks at the job (`pre-dump`), where it ends by itself when we are gone, the signal is ignored: while CRIU tries what the kernel can do
+/// it would leave helpers that it has stopped. From then on our plugin has it die of the signal until there is a handler, and ends it if we are gone by then.
 pub(crate) fn ended_with_us() -> BeforeExec {
     let us = std::process::id();
     Box::new(move || {
+        // SAFETY: what is ignored has no handler.
+        unsafe { libc::signal(libc::SIGALRM, libc::SIG_IGN) };
         set_parent_process_death_signal(Some(Signal::ALARM))?;
         let is_ours = getppid().is_some_and(|parent| parent.as_raw_pid().cast_unsigned() == us);
         if is_ours { Ok(()) } else { Err(rustix::io::Errno::SRCH.into()) }

@@ -21,6 +21,8 @@ use super::withheld::{FILE, Ranges, Withheld};
 use crate::pagescan;
 use crate::tasks::{OuterPid, private_range};
 
+/// The environment variable by which it knows who has started CRIU.
+const STARTED_BY: &str = "DORMOUSE_STARTED_BY";
 /// The environment variable by which the plugin knows its socket.
 const SOCKET: &str = "DORMOUSE_COPIES";
 /// The one by which CRIU knows where its plugins are.
@@ -106,7 +108,8 @@ impl Plugin {
         let file = self.withheld.as_ref().map(|withheld| (FILE, withheld.number().into()));
         let preloaded = file.as_ref().and_then(|_| Some((PRELOADED, withholds()?.into())));
         let folder = plugins().map(|folder| (PLUGINS, folder.into()));
-        [socket, file, preloaded, folder].into_iter().flatten().collect()
+        let us = Some((STARTED_BY, std::process::id().to_string().into()));
+        [socket, file, preloaded, folder, us].into_iter().flatten().collect()
     }
 
     /// What CRIU gets.

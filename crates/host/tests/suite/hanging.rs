@@ -141,12 +141,15 @@ fn a_criu_that_was_stopped_is_told_to_go_on() {
     assert_eq!((status.code(), output), (Some(7), counted(100)));
 }
 
-/// CRIU stops helpers of its own, to see what the kernel can do, and waits until they stand still.
+/// CRIU stops helpers of its own, to see what the kernel can do, and waits until they stand still: nobody else has them go on when its supervisor is killed, and CRIU
+/// lives to end them.
 #[test]
-fn whom_criu_has_stopped_stands_still_though_its_supervisor_is_killed() {
+fn who_looks_at_the_kernel_is_not_disturbed_when_its_supervisor_is_killed() {
     let bench = Bench::new();
-    let helper = bench.path("helper");
-    let criu = sickly(&bench, &format!("sh -c 'echo $$ > {}; kill -STOP $$'", helper.display()));
+    let [helper, after] = ["helper", "after"].map(|name| bench.path(name));
+    let looks =
+        format!("{{ sh -c 'echo $$ > {0}; kill -STOP $$'; echo > {1}; }}", helper.display(), after.display());
+    let criu = sickly(&bench, &looks);
     let program = bench.compile("counter", &counter(2, 500));
     let mut job = bench.run_to_the_end(&program);
     job.wait_for_number(5);
@@ -154,16 +157,26 @@ fn whom_criu_has_stopped_stands_still_though_its_supervisor_is_killed() {
     job.stop(&image);
     job.finish();
 
-    let mut restart = Supervisor::start(patient(bench.restart_command(&image), &criu), bench.control());
     let pid = || fs::read_to_string(&helper).ok()?.trim().parse::<i32>().ok();
     let state =
         |pid: i32| fs::read_to_string(format!("/proc/{pid}/stat")).ok()?.split(' ').nth(2).map(str::to_owned);
     let is_stopped = || pid().and_then(state).as_deref() == Some("T");
-    wait_until("a helper has stopped", is_stopped);
-    restart.signal(libc::SIGKILL);
-    restart.wait();
-    let stands_still = is_stopped();
-    // SAFETY: a signal to a process that is there, or has just been.
-    unsafe { libc::kill(pid().unwrap(), libc::SIGKILL) };
-    assert!(stands_still);
+    let killed_amid = |mut supervisor: Supervisor| {
+        wait_until("a helper has stopped", is_stopped);
+        supervisor.signal(libc::SIGKILL);
+        supervisor.wait();
+        let stands_still = is_stopped();
+        // SAFETY: a signal to a process that is there, or has just been.
+        unsafe { libc::kill(pid().unwrap(), libc::SIGKILL) };
+        assert!(stands_still);
+        wait_until("who has started the helper goes on", || after.exists());
+        fs::remove_file(&helper).unwrap();
+        fs::remove_file(&after).unwrap();
+    };
+    killed_amid(Supervisor::start(patient(bench.restart_command(&image), &criu), bench.control()));
+    let command = patient(bench.command(&bench.to_the_end(&program)), &criu);
+    let mut job = Supervisor::start(command, bench.control());
+    job.wait_for_number(5);
+    let _asked = job.send(&format!("dump {}", bench.image().display()));
+    killed_amid(job);
 }

@@ -183,7 +183,7 @@ impl Supervisor {
         assert_eq!(reply.trim(), "held");
     }
 
-    fn send(&self, command: &str) -> UnixStream {
+    pub fn send(&self, command: &str) -> UnixStream {
         let started = Instant::now();
         let mut connection = loop {
             match UnixStream::connect(&self.control) {
