@@ -91,7 +91,8 @@ fn tell_at_end(bar: &ProgressBar, job: &str, stop: bool) -> Result<Arc<Mutex<boo
     Ok(is_heard)
 }
 
-fn locked(lock: &Mutex<bool>) -> MutexGuard<'_, bool> {
+/// What it guards, whoever panicked with it.
+pub fn locked<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
     lock.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

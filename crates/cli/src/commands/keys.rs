@@ -191,9 +191,8 @@ impl Show for All {
             for key in &server.keys {
                 let none = || "-".to_owned();
                 let machine = format!("server {}", server.machine);
-                let key_is = [machine, key.key.to_string()];
-                let rights = [none(), none(), none(), none()];
-                rows.push([&key_is[..], &rights, &[shown(key.until)]].concat());
+                let (key, until) = (key.key.to_string(), shown(key.until));
+                rows.push(vec![machine, key, none(), none(), none(), none(), until]);
             }
         }
         table(out, &rows)

@@ -169,7 +169,8 @@ pub(crate) type BeforeExec = Box<dyn FnMut() -> io::Result<()> + Send + Sync>;
 /// interrupts one wait only.)
 ///
 /// Until it asks us before it looks at the job (`pre-dump`), where it ends by itself when we are gone, the signal is ignored: while CRIU tries what the kernel can do
-/// it would leave helpers that it has stopped. From then on our plugin has it die of the signal until there is a handler, and ends it if we are gone by then.
+/// it would leave helpers that it has stopped. From then on our plugin, where CRIU has it, has it die of the signal until there
+/// is a handler, and ends it if we are gone by then.
 pub(crate) fn ended_with_us() -> BeforeExec {
     let us = std::process::id();
     Box::new(move || {

@@ -4,7 +4,7 @@ mod there;
 
 use self::there::There;
 use super::access;
-use super::checkpoint::{bar, follow};
+use super::checkpoint::{bar, follow, locked};
 use super::continued::{self, Checked, Continued, Place, Unstarted, Wanted, When, check_options};
 use crate::flags::{Destination, Migrate};
 use crate::output::Show;
@@ -21,7 +21,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use store::{Access, Delivery, OpenError, Store};
 
@@ -173,10 +173,6 @@ fn tell_at_end(root: &Path, job: &JobFacts, flags: &Migrate) -> Result<Arc<Mutex
     };
     signals::last_words(words).map_err(|error| Failure::of("signals cannot be waited for", &error))?;
     Ok(stands)
-}
-
-fn locked(stands: &Mutex<Stands>) -> MutexGuard<'_, Stands> {
-    stands.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Whether the job's store can be opened, or could once the job has made it: else an image would be taken that can be neither sent nor removed.
