@@ -25,7 +25,10 @@ int main(int argc, char **argv) {
     lock.timeoutMs = 10000;
     auto start = Clock::now();
     double locked = ms("lock", cuCheckpointProcessLock(pid, &lock), start);
-    double saved = ms("checkpoint", cuCheckpointProcessCheckpoint(pid, nullptr), start);
+    CUresult result = cuCheckpointProcessCheckpoint(pid, nullptr);
+    // One that is refused (it has managed memory, say) would stand still for ever.
+    if (result != CUDA_SUCCESS) cuCheckpointProcessUnlock(pid, nullptr);
+    double saved = ms("checkpoint", result, start);
     auto back = Clock::now();
     ms("restore", cuCheckpointProcessRestore(pid, nullptr), back);
     double restored = ms("unlock", cuCheckpointProcessUnlock(pid, nullptr), back);

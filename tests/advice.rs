@@ -7,7 +7,7 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use dormouse_tests::{Failure, Stage, first_line};
+use dormouse_tests::{Failure, PACED, Stage, first_line};
 use testkit::job::{Finished, Job};
 use testkit::outcome::Exit;
 use testkit::place::After;
@@ -36,7 +36,7 @@ fn follow(stage: &Stage, command: &str) -> Finished {
 fn the_command_that_continues_a_stopped_job_continues_its_newest_image() {
     let stage = Stage::new("told").unwrap();
     let elsewhere = stage.place().folder.join("else where");
-    let job = stage.held("vector_loop", &["1000", "40"]).unwrap();
+    let job = stage.held(PACED, &["1000"]).unwrap();
     let older = stage.checkpoint(After::LeaveRunning).unwrap();
     let mut stop = stage.place().checkpoint_command(After::Stop);
     let stopped = stop.arg("--store").arg(&elsewhere).output().unwrap();
@@ -51,14 +51,14 @@ fn the_command_that_continues_a_stopped_job_continues_its_newest_image() {
     assert_ne!(newest, older);
     let after = follow(&stage, &command);
     assert_eq!(after.exit, Exit::Code(0), "{}", after.stderr);
-    let whole = stage.started("vector_loop", &["1000", "40"]).unwrap().finish().unwrap();
+    let whole = stage.undisturbed(&["1000"]).unwrap();
     assert!([before.stdout, after.stdout].concat() == whole.stdout, "something was done twice, or lost");
 }
 
 #[test]
 fn a_store_that_was_named_is_named() {
     let stage = Stage::new("named").unwrap();
-    let job = stage.held("vector_loop", &["1000", "40"]).unwrap();
+    let job = stage.held(PACED, &["1000"]).unwrap();
     let image = stage.checkpoint(After::Stop).unwrap();
     let command = told(&job.finish().unwrap());
     let store = stage.place().store();
@@ -82,7 +82,7 @@ fn truncate(file: &Path, length: u64) {
 #[test]
 fn a_damaged_newest_image_is_not_passed_over() {
     let stage = Stage::new("passed-over").unwrap();
-    let job = stage.held("vector_loop", &["1000", "40"]).unwrap();
+    let job = stage.held(PACED, &["1000"]).unwrap();
     let older = stage.checkpoint(After::LeaveRunning).unwrap();
     let newest = stage.checkpoint(After::Stop).unwrap();
     job.finish().unwrap();
@@ -143,9 +143,9 @@ fn a_folder_that_a_job_was_in_is_missed_by_name() {
 #[test]
 fn whoever_traces_the_job_is_named() {
     let stage = Stage::new("watched-by").unwrap();
-    let job = stage.started("vector_loop", &["1500", "40"]).unwrap();
+    let job = stage.started(PACED, &["1500"]).unwrap();
     let guest = tree::descendants(job.pid()).unwrap().into_iter().find(|pid| {
-        fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim_end() == "vector_loop")
+        fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim_end() == PACED)
     });
     // PTRACE_SEIZE
     let script = format!(
@@ -161,7 +161,7 @@ fn whoever_traces_the_job_is_named() {
         .unwrap(),
     )
     .unwrap();
-    let whom = format!("(vector_loop) is traced by process {} (python3)", tracer.pid());
+    let whom = format!("({PACED}) is traced by process {} (python3)", tracer.pid());
     stage.refused_checkpoint(&[]).unwrap().expect(6, &["nothing was written", &whom]);
     assert!(!stage.place().store().exists(), "something was written");
     tree::kill_all(&[tracer.pid()]);
@@ -201,7 +201,7 @@ fn images_are_removed_and_the_others_and_the_job_are_not_concerned() {
         assert!(output.status.success(), "{output:?}");
         serde_json::from_slice(&output.stdout).unwrap()
     };
-    let job = stage.held("vector_loop", &["900", "40"]).unwrap();
+    let job = stage.held(PACED, &["900"]).unwrap();
     let older = stage.checkpoint(After::LeaveRunning).unwrap();
     let newest = stage.checkpoint(After::Stop).unwrap();
     let mut output = job.finish().unwrap().stdout;
@@ -227,5 +227,5 @@ fn images_are_removed_and_the_others_and_the_job_are_not_concerned() {
     let last = stage.place().restart(stage.name()).unwrap().finish().unwrap();
     assert_eq!(last.exit, Exit::Code(0), "{}", last.stderr);
     output.extend(last.stdout);
-    assert!(output == stage.started("vector_loop", &["900", "40"]).unwrap().finish().unwrap().stdout);
+    assert!(output == stage.undisturbed(&["900"]).unwrap().stdout);
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
-use dormouse_tests::{Stage, first_line};
+use dormouse_tests::{PACED, Stage, first_line};
 use rustix::process::{Pid, Signal, kill_process};
 use testkit::outcome::{Exit, fits};
 use testkit::place::After;
@@ -27,7 +27,6 @@ const VISIT: Duration = Duration::from_millis(40);
 /// What is left of a delay in each try: what it is to be in, or who comes with that, may be over by then.
 const TRIES: [f64; 4] = [1.0, 0.5, 0.25, 0.0];
 /// One that leaves the processors to checkpoints and restarts, and goes on for long enough, however fast they are.
-const GUEST: &str = "paced";
 const ARGS: [&str; 1] = ["250"];
 
 /// Who is killed.
@@ -59,7 +58,7 @@ impl Victim {
         let program = |word: &&str| word.rsplit('/').next().unwrap_or_default().to_owned();
         match self {
             Self::Server => words.get(1) == Some(&"server"),
-            Self::Application | Self::Copy => words.first().map(program).as_deref() == Some(GUEST),
+            Self::Application | Self::Copy => words.first().map(program).as_deref() == Some(PACED),
             // The kit's is an argument of a loader of its own, until it says what it does.
             Self::Criu => words.iter().map(program).any(|name| name == "criu" || name.starts_with("criu: ")),
             Self::Supervisor | Self::Client => false,
@@ -99,7 +98,7 @@ fn at_moments(
         }
         let number = moment % victims.len();
         let victim = victims[number];
-        let mut seed = Seed::of_round(from as u64, GUEST, of, moment as u32);
+        let mut seed = Seed::of_round(from as u64, PACED, of, moment as u32);
         let part = seed.fraction();
         let mut tries = TRIES.iter().map(|rest| crash(victim, part * rest, &native));
         let result = tries.find(|result| !matches!(result, Ok(false))).unwrap_or(Ok(false));
@@ -123,7 +122,7 @@ fn at_moments(
 }
 
 fn undisturbed() -> anyhow::Result<Vec<u8>> {
-    Ok(Stage::new("undisturbed")?.started(GUEST, &ARGS)?.finish()?.stdout)
+    Ok(Stage::new("undisturbed")?.undisturbed(&ARGS)?.stdout)
 }
 
 /// Kills one of them when such a part of a checkpoint, or of its own time in there, is over, and looks at what is left; whether it was there to be
@@ -131,7 +130,7 @@ fn undisturbed() -> anyhow::Result<Vec<u8>> {
 fn crash(victim: Victim, part: f64, native: &[u8]) -> anyhow::Result<bool> {
     let stage = Stage::new("crash")?;
     let place = stage.place();
-    let job = stage.held(GUEST, &ARGS)?;
+    let job = stage.held(PACED, &ARGS)?;
     let begun = Instant::now();
     let first = stage.checkpoint(After::LeaveRunning)?;
     let delay = if victim.is_visitor() { VISIT } else { begun.elapsed() }.mul_f64(part);
@@ -207,7 +206,7 @@ fn crash(victim: Victim, part: f64, native: &[u8]) -> anyhow::Result<bool> {
 fn crash_of_restart(victim: Victim, part: f64, native: &[u8]) -> anyhow::Result<bool> {
     let stage = Stage::new("restart")?;
     let place = stage.place();
-    let job = stage.held(GUEST, &ARGS)?;
+    let job = stage.held(PACED, &ARGS)?;
     let image = stage.checkpoint(After::Stop)?;
     stage.let_end()?;
     let printed = job.finish()?.stdout;

@@ -4,13 +4,13 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use dormouse_tests::{Failure, Stage, first_line};
+use dormouse_tests::{Failure, PACED, Stage, first_line};
 use testkit::job::Job;
 use testkit::outcome::Exit;
 use testkit::place::After;
 
 /// A job of a few seconds.
-const ARGS: [&str; 2] = ["900", "40"];
+const ARGS: [&str; 1] = ["900"];
 /// Whose key is kept with the store's tests.
 pub const RECIPIENT: &str = "age12pkx975ck0a0lp59dsl4spy76m922raqy0uw54w9fg7v2hwax4uszmatph";
 
@@ -39,9 +39,9 @@ fn files(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
 fn a_job_goes_on_from_an_encrypted_store_by_who_has_the_key() {
     let stage = Stage::new("encrypted").unwrap();
     let (place, key) = (stage.place(), key(&stage));
-    let whole = Job::start(stage.command("vector_loop", &ARGS)).unwrap().finish().unwrap().stdout;
+    let whole = stage.undisturbed(&ARGS).unwrap().stdout;
     let flags = ["--encrypt", RECIPIENT, "--key", key.to_str().unwrap()];
-    let job = first_line(Job::start(stage.command_with(&flags, "vector_loop", &ARGS)).unwrap()).unwrap();
+    let job = first_line(Job::start(stage.command_with(&flags, PACED, &ARGS)).unwrap()).unwrap();
     // The second reads what the first has written.
     for after in [After::LeaveRunning, After::Stop] {
         stage.checkpoint(after).unwrap();
@@ -54,7 +54,7 @@ fn a_job_goes_on_from_an_encrypted_store_by_who_has_the_key() {
     assert!(stored.len() > 4);
     for (path, bytes) in stored {
         let has = |text: &str| bytes.windows(text.len()).any(|part| part == text.as_bytes());
-        assert!(path.ends_with("config") || !has("vector_loop"), "{}", path.display());
+        assert!(path.ends_with("config") || !has(PACED), "{}", path.display());
         assert!(!has("AGE-SECRET-KEY"), "{}", path.display());
     }
     let store = place.store();

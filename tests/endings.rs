@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use dormouse_tests::{Stage, first_line};
+use dormouse_tests::{PACED, Stage, first_line};
 use rustix::process::{Pid, Signal, kill_process};
 use testkit::job::Job;
 use testkit::outcome::{Exit, fits};
@@ -141,8 +141,8 @@ fn kill_server(stage: &Stage, job: &Job, application: &str) -> Pid {
 #[test]
 fn a_killed_server_fails_the_next_call_and_checkpoints_say_so() {
     let stage = Stage::new("lost").unwrap();
-    let job = stage.started("vector_loop", &["4000", "40"]).unwrap();
-    let application = kill_server(&stage, &job, "vector_loop");
+    let job = stage.started(PACED, &["1000"]).unwrap();
+    let application = kill_server(&stage, &job, PACED);
     for _ in 0..2 {
         let failure = stage.refused_checkpoint(&[]).unwrap();
         failure.expect(1, &["GPU server of session 1 died", "SIGKILL", "dormouse restart"]);

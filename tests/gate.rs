@@ -1,7 +1,7 @@
 //! Jobs that never get idle, jobs in use, jobs that end in the middle: a checkpoint that does not happen harms nobody.
 #![allow(clippy::unwrap_used)]
 
-use dormouse_tests::{Failure, Stage};
+use dormouse_tests::{Failure, PACED, Stage};
 use rustix::process::{Pid, Signal, kill_process};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
@@ -51,7 +51,7 @@ fn a_job_that_gets_idle_later_is_checkpointed_by_a_retry() {
 #[test]
 fn two_checkpoints_at_once() {
     let stage = Stage::new("twice").unwrap();
-    let job = stage.held("vector_loop", &["300", "40"]).unwrap();
+    let job = stage.held(PACED, &["300"]).unwrap();
     let outputs: Vec<_> = std::thread::scope(|scope| {
         let checkpoint = || stage.place().checkpoint_command(After::LeaveRunning).output().unwrap();
         let threads = [scope.spawn(checkpoint), scope.spawn(checkpoint)];
@@ -76,7 +76,7 @@ fn two_checkpoints_at_once() {
 #[test]
 fn a_stop_waits_for_its_turn() {
     let stage = Stage::new("turn").unwrap();
-    let job = stage.held("vector_loop", &["3000", "40"]).unwrap();
+    let job = stage.held(PACED, &["300"]).unwrap();
     let mut first = stage.place().checkpoint_command(After::LeaveRunning);
     let mut first = first.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     // It is under way then, or nearly.
@@ -92,7 +92,7 @@ fn a_stop_waits_for_its_turn() {
 #[test]
 fn a_stop_waits_for_its_turn_by_itself() {
     let stage = Stage::new("gone").unwrap();
-    let job = stage.held("vector_loop", &["30000", "40"]).unwrap();
+    let job = stage.held(PACED, &["1000"]).unwrap();
     let quiet = |after| {
         let mut command = stage.place().checkpoint_command(after);
         command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
@@ -122,7 +122,7 @@ fn a_stop_waits_for_its_turn_by_itself() {
 #[test]
 fn a_job_that_still_runs_is_not_restarted() {
     let stage = Stage::new("still").unwrap();
-    let job = stage.held("vector_loop", &["300", "40"]).unwrap();
+    let job = stage.held(PACED, &["300"]).unwrap();
     let image = stage.checkpoint(After::LeaveRunning).unwrap();
     let output = stage.place().restart_command(&image).output().unwrap();
     Failure::of(&output).unwrap().expect(125, &[stage.name(), "running"]);
@@ -150,8 +150,7 @@ fn a_program_that_ends_or_crashes_during_its_checkpoint() {
 #[test]
 fn processes_that_begin_during_checkpoints() {
     let stage = Stage::new("beginning").unwrap();
-    let script =
-        format!("for each in 1 2 3 4 5 6 7 8 9 10; do {} 3 40; done", stage.guest("vector_loop").display());
+    let script = format!("for each in 1 2 3 4 5 6 7 8 9 10; do {} 3; done", stage.guest(PACED).display());
     let command = stage.place().run_command("/bin/sh".as_ref(), &["-c".to_owned(), script]);
     let mut job = Job::start(command).unwrap();
     let mut published = 0;
@@ -178,8 +177,8 @@ fn all_done(job: Job, guests: usize) {
 #[test]
 fn processes_in_namespaces_of_their_own() {
     let stage = Stage::new("nested").unwrap();
-    let guest = stage.guest("vector_loop");
-    let one = format!("unshare --fork --pid {} 40 40", guest.display());
+    let guest = stage.guest(PACED);
+    let one = format!("unshare --fork --pid {} 40", guest.display());
     let command =
         stage.place().run_command("/bin/sh".as_ref(), &["-c".to_owned(), format!("{one} & {one}; wait")]);
     all_done(Job::start(command).unwrap(), 2);
@@ -189,7 +188,7 @@ fn processes_in_namespaces_of_their_own() {
 #[test]
 fn a_caller_that_says_nothing() {
     let stage = Stage::new("silent").unwrap();
-    let job = stage.started("vector_loop", &["60", "40"]).unwrap();
+    let job = stage.started(PACED, &["60"]).unwrap();
     let socket = std::path::Path::new("/run/dormouse").join(stage.name()).join("admin.sock");
     let caller = UnixStream::connect(socket).unwrap();
     let finished = job.finish().unwrap();

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use dormouse_tests::Stage;
+use dormouse_tests::{PACED, Stage};
 use rustix::process::Signal;
 use serde_json::Value;
 use testkit::job::Job;
@@ -13,7 +13,7 @@ use testkit::outcome::Exit;
 use testkit::place::After;
 
 /// A job of some seconds.
-const ARGS: [&str; 2] = ["150", "40"];
+const ARGS: [&str; 1] = ["150"];
 
 fn restarted_lazily(stage: &Stage, image: &str) -> Job {
     let mut command = stage.place().restart_command(image);
@@ -24,8 +24,8 @@ fn restarted_lazily(stage: &Stage, image: &str) -> Job {
 #[test]
 fn a_job_goes_on_to_the_same_end_and_can_be_checkpointed_at_once() {
     let stage = Stage::new("lazy").unwrap();
-    let native = stage.started("vector_loop", &ARGS).unwrap().finish().unwrap().stdout;
-    let job = stage.held("vector_loop", &ARGS).unwrap();
+    let native = stage.undisturbed(&ARGS).unwrap().stdout;
+    let job = stage.held(PACED, &ARGS).unwrap();
     let image = stage.checkpoint(After::Stop).unwrap();
     job.finish().unwrap();
 
@@ -60,7 +60,7 @@ fn damaged(stage: &Stage, image: &str) -> String {
 #[test]
 fn memory_that_cannot_be_read_ends_the_job_by_name() {
     let stage = Stage::new("lazily-rotten").unwrap();
-    let job = stage.held("vector_loop", &ARGS).unwrap();
+    let job = stage.held(PACED, &ARGS).unwrap();
     let image = stage.checkpoint(After::Stop).unwrap();
     stage.let_end().unwrap();
     job.finish().unwrap();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use dormouse_tests::{Mount, Stage, first_line};
+use dormouse_tests::{Mount, PACED, Stage, first_line};
 use testkit::job::{Job, LIMIT};
 use testkit::outcome::Exit;
 use testkit::place::After;
@@ -35,7 +35,7 @@ impl Clean {
     }
 
     fn run(&self) -> Command {
-        self.stage.command("vector_loop", &["4000", "40"])
+        self.stage.command(PACED, &["2000"])
     }
 
     /// A CRIU that never answers when it is asked to dump, but makes the second of the two files then.
@@ -95,7 +95,7 @@ fn killed_in_the_middle_of_a_checkpoint() {
 fn a_criu_that_never_answers_is_given_up_and_the_job_goes_on() {
     let clean = Clean::new("mute-criu");
     let (criu, _) = clean.mute_criu();
-    let mut command = clean.stage.command("vector_loop", &["1500", "40"]);
+    let mut command = clean.stage.command(PACED, &["1500"]);
     command.env("DORMOUSE_CRIU", &criu).env("DORMOUSE_CRIU_SILENCE", "1");
     let job = clean.start(command);
     // Killed, and found by the probe that follows to be of no use at all.

@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 use anyhow::{Context, bail, ensure};
 use serde::Deserialize;
 use tempfile::TempDir;
-use testkit::job::{Job, LIMIT};
+use testkit::job::{Finished, Job, LIMIT};
 use testkit::kit::Kit;
 use testkit::place::{After, Checkpoint, Device, Place};
 use testkit::served::Served;
@@ -23,6 +23,10 @@ pub type Body = fn(Device) -> anyhow::Result<()>;
 pub fn bodies() -> impl Iterator<Item = (&'static str, Body)> {
     faults::ALL.iter().chain(planned::ALL).copied()
 }
+
+/// The guest for tests that want a job which goes on for some seconds, whatever it computes: it makes a hundred steps in a second or
+/// somewhat more, and leaves the processor to other tests.
+pub const PACED: &str = "paced";
 
 /// A job's place that cleans up after itself.
 #[derive(Debug)]
@@ -156,6 +160,13 @@ impl Stage {
     /// Starts a guest and waits for its first line.
     pub fn started(&self, guest: &str, args: &[&str]) -> anyhow::Result<Job> {
         first_line(Job::start(self.command(guest, args))?)
+    }
+
+    /// What [`PACED`] does undisturbed, with the pauses left out.
+    pub fn undisturbed(&self, args: &[&str]) -> anyhow::Result<Finished> {
+        let mut command = self.command(PACED, args);
+        command.env("GUEST_IN_A_HURRY", "1");
+        Job::start(command)?.finish()
     }
 
     /// The file that guests which are held wait for.

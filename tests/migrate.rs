@@ -1,7 +1,7 @@
 //! Jobs that move: to another device of this machine, and to another machine (`networks.rs`).
 #![allow(clippy::unwrap_used)]
 
-use dormouse_tests::{Failure, Stage};
+use dormouse_tests::{Failure, PACED, Stage};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
@@ -18,7 +18,7 @@ use testkit::place::{After, Device};
 use testkit::served::Served;
 
 /// Some seconds of work.
-pub const ARGS: [&str; 2] = ["800", "40"];
+pub const ARGS: [&str; 1] = ["800"];
 
 /// `dormouse migrate` of the stage's job.
 pub fn migrate(stage: &Stage, to: &str, options: &[&str]) -> Command {
@@ -78,7 +78,7 @@ fn a_refused_migration_leaves_the_way_back_as_it_was() {
 #[test]
 fn who_is_interrupted_says_what_becomes_of_the_job() {
     let stage = Stage::new("interrupted").unwrap();
-    let job = stage.started("private_memory", &["100000", "40"]).unwrap();
+    let job = stage.started("private_memory", &["100000"]).unwrap();
     let moving = migrate(&stage, "here", &[]).stderr(Stdio::piped()).spawn().unwrap();
     let images = stage.place().store().join("images");
     let until = Instant::now() + Duration::from_secs(60);
@@ -102,8 +102,8 @@ fn who_is_interrupted_says_what_becomes_of_the_job() {
 #[test]
 fn who_moves_a_job_to_here_may_be_killed() {
     let stage = Stage::new("killed-mover").unwrap();
-    let whole = stage.started("vector_loop", &ARGS).unwrap().finish().unwrap();
-    let job = stage.started("vector_loop", &ARGS).unwrap();
+    let whole = stage.undisturbed(&ARGS).unwrap();
+    let job = stage.started(PACED, &ARGS).unwrap();
     let mut moving = migrate(&stage, "here", &[]).stdout(Stdio::null()).spawn().unwrap();
     let left = job.finish().unwrap();
     moving.kill().unwrap();
@@ -122,8 +122,8 @@ fn who_moves_a_job_to_here_may_be_killed() {
 #[test]
 fn a_key_without_that_right_brings_no_job() {
     let stage = Stage::new("no-right").unwrap();
-    let whole = stage.started("vector_loop", &ARGS).unwrap().finish().unwrap();
-    let job = stage.started("vector_loop", &ARGS).unwrap();
+    let whole = stage.undisturbed(&ARGS).unwrap();
+    let job = stage.started(PACED, &ARGS).unwrap();
     let there = stage.place().folder.join("there");
     let refused = |server: &Served, words: &[&str]| {
         let mut command = migrate(&stage, &server.address, &[]);
@@ -164,8 +164,8 @@ fn hand_over(stage: &Stage, word: &Value, waits: bool) -> Option<Value> {
 #[test]
 fn whoever_moves_a_job_and_dies_leaves_it_in_one_place() {
     let stage = Stage::new("left-alone").unwrap();
-    let whole = stage.started("vector_loop", &ARGS).unwrap().finish().unwrap();
-    let job = stage.started("vector_loop", &ARGS).unwrap();
+    let whole = stage.undisturbed(&ARGS).unwrap();
+    let job = stage.started(PACED, &ARGS).unwrap();
     // Gone before anything could run elsewhere: it goes on.
     hand_over(&stage, &Value::Null, false);
     let kept = hand_over(&stage, &json!({ "word": "kept", "why": "no room there" }), true).unwrap();
@@ -175,7 +175,7 @@ fn whoever_moves_a_job_and_dies_leaves_it_in_one_place() {
     let finished = job.finish().unwrap();
     assert_eq!((finished.exit, &finished.stdout), (Exit::Code(0), &whole.stdout), "{}", finished.stderr);
     // When it may run there, it does not go on here, whoever is gone.
-    let job = stage.started("vector_loop", &ARGS).unwrap();
+    let job = stage.started(PACED, &ARGS).unwrap();
     hand_over(&stage, &json!({ "word": "starting", "place": "elsewhere" }), false);
     let ended = job.finish().unwrap();
     assert_eq!(ended.exit, Exit::Signal(9), "{}", ended.stderr);
@@ -227,8 +227,8 @@ fn silence(job: &testkit::job::Job, file: &Path) -> Duration {
 #[test]
 fn a_job_that_cannot_go_on_with_other_options_goes_on_without() {
     let stage = Stage::new("as-it-was").unwrap();
-    let whole = stage.started("vector_loop", &ARGS).unwrap().finish().unwrap();
-    let job = stage.started("vector_loop", &ARGS).unwrap();
+    let whole = stage.undisturbed(&ARGS).unwrap();
+    let job = stage.started(PACED, &ARGS).unwrap();
     let refused = migrate(&stage, "here", &["--trace", "/no/such/folder/trace"]).output().unwrap();
     let failure = Failure::of(&refused).unwrap();
     failure.expect(1, &["/no/such/folder", "goes on as it was, from image", "with process"]);
@@ -246,7 +246,7 @@ fn a_job_that_cannot_go_on_with_other_options_goes_on_without() {
 #[test]
 fn rounds_that_do_not_converge_end() {
     let stage = Stage::new("rounds").unwrap();
-    let job = stage.started("private_memory", &["100000", "40"]).unwrap();
+    let job = stage.started("private_memory", &["100000"]).unwrap();
     let moved = |flags: &[&str]| {
         let mut command = stage.place().asked("migrate");
         command.args(["--to", "here", "--compress", "none", "--output"]).arg(output(&stage)).args(flags);
@@ -268,8 +268,8 @@ fn rounds_that_do_not_converge_end() {
 #[test]
 fn two_who_move_one_job_do_not_double_it() {
     let stage = Stage::new("two-movers").unwrap();
-    let whole = stage.started("vector_loop", &ARGS).unwrap().finish().unwrap();
-    let job = stage.started("vector_loop", &ARGS).unwrap();
+    let whole = stage.undisturbed(&ARGS).unwrap();
+    let job = stage.started(PACED, &ARGS).unwrap();
     let movers: Vec<_> = [(); 2]
         .map(|()| migrate(&stage, "here", &[]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
         .into_iter()
@@ -287,8 +287,8 @@ fn two_who_move_one_job_do_not_double_it() {
 #[test]
 fn a_job_goes_on_with_other_options() {
     let stage = Stage::new("moves-here").unwrap();
-    let whole = stage.started("vector_loop", &ARGS).unwrap().finish().unwrap();
-    let job = stage.started("vector_loop", &ARGS).unwrap();
+    let whole = stage.undisturbed(&ARGS).unwrap();
+    let job = stage.started(PACED, &ARGS).unwrap();
     let mut moving = migrate(&stage, "here", &["--every", "1h"]);
     let (moved, stood_still) = std::thread::scope(|scope| {
         let moving = scope.spawn(|| report(&moving.output().unwrap()));
@@ -317,8 +317,8 @@ fn a_job_goes_on_with_other_options() {
 #[test]
 fn what_cannot_go_on_there_is_refused_before_it_is_stopped() {
     let stage = Stage::new("stays-here").unwrap();
-    let whole = stage.started("vector_loop", &ARGS).unwrap().finish().unwrap();
-    let job = stage.started("vector_loop", &ARGS).unwrap();
+    let whole = stage.undisturbed(&ARGS).unwrap();
+    let job = stage.started(PACED, &ARGS).unwrap();
     let refused = |options: &[&str], code, words: &[&str]| {
         let output = migrate(&stage, "here", options).output().unwrap();
         Failure::of(&output).unwrap().expect(code, words);

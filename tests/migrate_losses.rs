@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use crate::migrate::{ARGS, apart, migrate, output, report, wait_for_end};
-use dormouse_tests::{Failure, Stage};
+use dormouse_tests::{Failure, PACED, Stage};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::OpenOptions;
@@ -224,7 +224,7 @@ fn goes_on_from_its_image(stage: &Stage, job: Job) {
     stage.let_end().unwrap();
     let image = stage.images().unwrap().last().unwrap().clone();
     let rest = stage.place().restart(&image).unwrap().finish().unwrap();
-    let whole = stage.started("vector_loop", &ARGS).unwrap().finish().unwrap();
+    let whole = stage.undisturbed(&ARGS).unwrap();
     assert_eq!([ended.stdout, rest.stdout].concat(), whole.stdout, "{}", rest.stderr);
 }
 
@@ -232,7 +232,7 @@ fn goes_on_from_its_image(stage: &Stage, job: Job) {
 #[test]
 fn a_job_goes_on_here_whoever_is_killed_before_it_may_run_there() {
     let stage = Stage::new("kept").unwrap();
-    let job = stage.started("vector_loop", &["6000", "40"]).unwrap();
+    let job = stage.started(PACED, &["6000"]).unwrap();
     let moving = |when| Moving::begin(&stage, There::new(&stage), when);
     let mut lost = moving(When::Rounds);
     lost.kill_receiver();
@@ -270,7 +270,7 @@ fn a_job_goes_on_here_whoever_is_killed_before_it_may_run_there() {
 #[test]
 fn what_fails_when_it_may_run_there_does_not_go_on_here() {
     let stage = Stage::new("fails-late").unwrap();
-    let job = stage.held("vector_loop", &ARGS).unwrap();
+    let job = stage.held(PACED, &ARGS).unwrap();
     let mut moving = Moving::begin(&stage, There::new(&stage), When::Start);
     let restart = moving.newcomer.unwrap();
     signal(moving.arrival, Signal::CONT);
@@ -288,7 +288,7 @@ fn what_fails_when_it_may_run_there_does_not_go_on_here() {
 fn what_is_slow_when_it_may_run_there_goes_on_there() {
     const WITHIN: Duration = Duration::from_secs(6);
     let stage = Stage::new("slow").unwrap();
-    let job = stage.held("vector_loop", &ARGS).unwrap();
+    let job = stage.held(PACED, &ARGS).unwrap();
     let within = format!("{}s", WITHIN.as_secs());
     let flags = ["--start-within", &within];
     let mut moving = Moving::begin_with(&stage, There::new(&stage), When::Start, &flags);
@@ -305,7 +305,7 @@ fn what_is_slow_when_it_may_run_there_goes_on_there() {
     let left = job.finish().unwrap();
     assert_eq!(left.exit, Exit::Signal(9), "{}", left.stderr);
     let rest = wait_for_end(&moved);
-    let whole = stage.started("vector_loop", &ARGS).unwrap().finish().unwrap();
+    let whole = stage.undisturbed(&ARGS).unwrap();
     assert_eq!([left.stdout, rest].concat(), whole.stdout);
 }
 
@@ -313,7 +313,7 @@ fn what_is_slow_when_it_may_run_there_goes_on_there() {
 #[test]
 fn what_fails_when_it_may_run_here_is_not_started_again() {
     let stage = Stage::new("fails-here").unwrap();
-    let job = stage.held("vector_loop", &ARGS).unwrap();
+    let job = stage.held(PACED, &ARGS).unwrap();
     let mut command = migrate(&stage, "here", &[]);
     let mover = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let waits = mover.id().cast_signed();

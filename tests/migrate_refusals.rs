@@ -3,7 +3,7 @@
 
 use crate::encryption::{RECIPIENT, key};
 use crate::migrate::{ARGS, apart, hide, migrate, report, wait_for_end};
-use dormouse_tests::{Failure, Stage, first_line};
+use dormouse_tests::{Failure, PACED, Stage, first_line};
 use rustix::mount::mount_bind;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -32,8 +32,8 @@ type Case<'a> = (&'a str, Lack<'a>, fn(&mut Command), i32, &'a str);
 #[test]
 fn what_the_other_machine_lacks_is_named_before_a_job_is_stopped() {
     let stage = Stage::new("lacking").unwrap();
-    let (there, guest) = (there(&stage), stage.guest("vector_loop"));
-    let whole = stage.started("vector_loop", &ARGS).unwrap().finish().unwrap();
+    let (there, guest) = (there(&stage), stage.guest(PACED));
+    let whole = stage.undisturbed(&ARGS).unwrap();
     let cwd = stage.place().cwd();
     let old = cwd.join("cpuinfo");
     std::fs::write(&old, "vendor_id\t: x\nmodel name\t: old\nflags\t\t: fpu sse sse2\n").unwrap();
@@ -85,9 +85,9 @@ fn what_the_other_machine_lacks_is_named_before_a_job_is_stopped() {
 fn a_job_with_an_encrypted_store_moves_to_who_has_the_key() {
     let stage = Stage::new("moves-encrypted").unwrap();
     let (there, key) = (there(&stage), key(&stage));
-    let whole = stage.started("vector_loop", &ARGS).unwrap().finish().unwrap().stdout;
+    let whole = stage.undisturbed(&ARGS).unwrap().stdout;
     let key = key.to_str().unwrap();
-    let command = stage.command_with(&["--encrypt", RECIPIENT, "--key", key], "vector_loop", &ARGS);
+    let command = stage.command_with(&["--encrypt", RECIPIENT, "--key", key], PACED, &ARGS);
     let job = first_line(Job::start(command).unwrap()).unwrap();
     let images = |store: &Path, keys: &[&str]| {
         let output = stage.place().dormouse("ls").args(["--json", "--store"]).arg(store).args(keys).output();

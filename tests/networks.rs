@@ -4,8 +4,7 @@
 
 use crate::migrate::{apart, report, wait_for_end};
 use crate::remote::the_same;
-use dormouse_tests::planned::finish;
-use dormouse_tests::{Failure, Stage, first_line};
+use dormouse_tests::{Failure, PACED, Stage, first_line};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 use serde_json::Value;
 use std::fs::File;
@@ -83,15 +82,15 @@ fn a_job_moves_to_another_machine() {
     let stage = Stage::new("moves").unwrap();
     let there = stage.place().folder.join("there");
     let server = elsewhere.apart(|| stage.receiving(&there, &["--jobs"], Elsewhere::ADDRESS)).unwrap();
-    let args = ["800", "40"];
-    let whole = finish(stage.command("vector_loop", &args)).unwrap().stdout;
+    let args = ["800"];
+    let whole = stage.undisturbed(&args).unwrap().stdout;
     let migrate = |flags: &[&str], options: &[&str]| {
         let mut command = stage.place().asked("migrate");
         command.args(["--to", &server.address]).args(flags).arg("--").args(options);
         server.known_to(&mut command);
         command.output().unwrap()
     };
-    let job = first_line(Job::start(stage.command("vector_loop", &args)).unwrap()).unwrap();
+    let job = first_line(Job::start(stage.command(PACED, &args)).unwrap()).unwrap();
     // What cannot be started there goes on here.
     let refused = migrate(&[], &["--trace", "/no/such/folder/trace"]);
     Failure::of(&refused).unwrap().expect(1, &["the job goes on where it was", "/no/such/folder"]);
@@ -131,9 +130,9 @@ fn a_network_is_the_only_way_between_a_program_and_its_device() {
     assert!(server.address.starts_with(Elsewhere::ADDRESS), "{}", server.address);
     the_same(&stage, &server, &["reduction", "streams", "pinned", "graphs", "managed_shadow"]);
     // And an image is made here, of memory that is there.
-    let args = ["600", "40"];
-    let whole = finish(stage.command("vector_loop", &args)).unwrap().stdout;
-    let job = first_line(Job::start(stage.command_at(&server, "vector_loop", &args)).unwrap()).unwrap();
+    let args = ["600"];
+    let whole = stage.undisturbed(&args).unwrap().stdout;
+    let job = first_line(Job::start(stage.command_at(&server, PACED, &args)).unwrap()).unwrap();
     let image = stage.checkpoint(After::Stop).unwrap();
     let mut printed = job.finish().unwrap().stdout;
     let ended = Job::start(stage.restart_at(&server, &image)).unwrap().finish().unwrap();

@@ -5,13 +5,13 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use dormouse_tests::{Failure, Stage, first_line};
+use dormouse_tests::{Failure, PACED, Stage, first_line};
 use testkit::job::Job;
 use testkit::outcome::Exit;
 use testkit::s3::{Proxy, Server, Trouble};
 
 /// A job of a few seconds.
-const ARGS: [&str; 2] = ["900", "40"];
+const ARGS: [&str; 1] = ["900"];
 const STORE: &str = "s3://tests/jobs";
 
 /// A `dormouse` command that finds its store by variables that are for Dormouse alone.
@@ -25,7 +25,7 @@ fn dormouse(stage: &Stage, env: &[(&'static str, String)], subcommand: &str) -> 
 fn run(stage: &Stage, env: &[(&'static str, String)]) -> Job {
     let mut command = dormouse(stage, env, "run");
     command.args(["--name", stage.name(), "--device", stage.place().device.flag(), "--"]);
-    command.arg(stage.guest("vector_loop")).args(ARGS).env("A_MARK", "of-the-job's-own");
+    command.arg(stage.guest(PACED)).args(ARGS).env("A_MARK", "of-the-job's-own");
     first_line(Job::start(command).unwrap()).unwrap()
 }
 
@@ -51,7 +51,7 @@ fn has(content: &[u8], text: &str) -> bool {
 fn a_job_that_was_killed_goes_on_from_a_bucket() {
     let stage = Stage::new("bucket").unwrap();
     let server = Server::start().unwrap();
-    let whole = Job::start(stage.command("vector_loop", &ARGS)).unwrap().finish().unwrap().stdout;
+    let whole = stage.undisturbed(&ARGS).unwrap().stdout;
     assert_eq!(listed(&stage, &server), [""; 0]);
     let job = run(&stage, &server.env());
     for n in 1..=2 {

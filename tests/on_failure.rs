@@ -1,15 +1,14 @@
 //! Jobs that are continued by themselves when they lose a GPU server (`--restart-on-failure`).
 #![allow(clippy::unwrap_used)]
 
-use dormouse_tests::planned::finish;
-use dormouse_tests::{Stage, first_line};
+use dormouse_tests::{PACED, Stage, first_line};
 use std::process::Command;
 use std::time::{Duration, Instant};
 use testkit::job::{Job, LIMIT};
 use testkit::outcome::Exit;
 use testkit::place::{After, Device};
 
-const ARGS: [&str; 2] = ["800", "40"];
+const ARGS: [&str; 1] = ["800"];
 
 fn begun(command: Command) -> Job {
     first_line(Job::start(command).unwrap()).unwrap()
@@ -44,8 +43,8 @@ fn last_line(stdout: &[u8]) -> String {
 #[test]
 fn a_job_whose_server_is_killed_is_continued_from_its_newest_image() {
     let stage = Stage::new("continued").unwrap();
-    let whole = finish(stage.command("vector_loop", &ARGS)).unwrap();
-    let job = begun(stage.command_with(&["--restart-on-failure"], "vector_loop", &ARGS));
+    let whole = stage.undisturbed(&ARGS).unwrap();
+    let job = begun(stage.command_with(&["--restart-on-failure"], PACED, &ARGS));
     let image = stage.checkpoint(After::LeaveRunning).unwrap();
     assert_eq!(kill_servers(&stage, &job), 1);
     let finished = job.finish().unwrap();
@@ -57,7 +56,7 @@ fn a_job_whose_server_is_killed_is_continued_from_its_newest_image() {
 #[test]
 fn a_job_that_gets_no_further_is_given_up() {
     let stage = Stage::new("given-up").unwrap();
-    let job = begun(stage.command_with(&["--restart-on-failure=1"], "vector_loop", &ARGS));
+    let job = begun(stage.command_with(&["--restart-on-failure=1"], PACED, &ARGS));
     stage.checkpoint(After::LeaveRunning).unwrap();
     kill_servers(&stage, &job);
     // Not while it is being restarted: that fails by itself.
@@ -76,7 +75,7 @@ fn a_job_that_gets_no_further_is_given_up() {
 #[test]
 fn a_job_without_an_image_only_gets_the_error() {
     let stage = Stage::new("no-image").unwrap();
-    let job = begun(stage.command_with(&["--restart-on-failure"], "vector_loop", &ARGS));
+    let job = begun(stage.command_with(&["--restart-on-failure"], PACED, &ARGS));
     kill_servers(&stage, &job);
     let finished = job.finish().unwrap();
     assert_ne!(finished.exit, Exit::Code(0));
@@ -89,9 +88,9 @@ fn a_job_goes_on_when_the_machine_of_its_device_does() {
     let stage = Stage::new("machine-gone").unwrap();
     let served = stage.served(Device::Soft, "127.0.0.1").unwrap();
     served.is_trusted().unwrap();
-    let whole = finish(stage.command("vector_loop", &ARGS)).unwrap();
+    let whole = stage.undisturbed(&ARGS).unwrap();
     let flags = ["--gpu", &served.address, "--restart-on-failure"];
-    let mut command = stage.command_with(&flags, "vector_loop", &ARGS);
+    let mut command = stage.command_with(&flags, PACED, &ARGS);
     served.known_to(&mut command);
     let job = begun(command);
     stage.checkpoint(After::LeaveRunning).unwrap();

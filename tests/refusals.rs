@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use dormouse_tests::{Failure, Mount, Stage};
+use dormouse_tests::{Failure, Mount, PACED, Stage};
 use testkit::job::{Job, LIMIT};
 use testkit::outcome::Exit;
 use testkit::place::{After, Device, Place};
@@ -14,7 +14,7 @@ use testkit::place::{After, Device, Place};
 /// A guest that was checkpointed and stopped: what is left is its image.
 fn asleep(name: &str) -> (Stage, String) {
     let stage = Stage::new(name).unwrap();
-    let job = stage.held("vector_loop", &["400", "40"]).unwrap();
+    let job = stage.held(PACED, &["400"]).unwrap();
     let image = stage.checkpoint(After::Stop).unwrap();
     stage.let_end().unwrap();
     job.finish().unwrap();
@@ -40,7 +40,7 @@ fn run_on_after_failed_checkpoint(stage: &Stage, job: Job) {
 #[test]
 fn no_criu() {
     let stage = Stage::new("no-criu").unwrap();
-    let mut command = stage.held_command("vector_loop", &["400", "40"]);
+    let mut command = stage.held_command(PACED, &["400"]);
     command.env("DORMOUSE_CRIU", "/nowhere/criu");
     let job = dormouse_tests::first_line(Job::start(command).unwrap()).unwrap();
     stage.refused_checkpoint(&[]).unwrap().expect(9, &["CRIU", "/nowhere/criu"]);
@@ -63,7 +63,7 @@ fn old_criu(stage: &Stage) -> PathBuf {
 fn a_criu_that_does_not_work_on_this_kernel() {
     let stage = Stage::new("old-criu").unwrap();
     let old = old_criu(&stage);
-    let mut command = stage.held_command("vector_loop", &["400", "40"]);
+    let mut command = stage.held_command(PACED, &["400"]);
     command.env("DORMOUSE_CRIU", &old);
     let job = dormouse_tests::first_line(Job::start(command).unwrap()).unwrap();
     stage.refused_checkpoint(&[]).unwrap().expect(9, &["CRIU", old.to_str().unwrap()]);
@@ -151,7 +151,7 @@ fn a_flipped_bit_in_the_data() {
 #[test]
 fn a_flipped_bit_in_the_data_of_an_earlier_image() {
     let stage = Stage::new("mended").unwrap();
-    let job = stage.held("vector_loop", &["1000", "40"]).unwrap();
+    let job = stage.held(PACED, &["1000"]).unwrap();
     stage.checkpoint(After::LeaveRunning).unwrap();
     change(&pack(&stage), |bytes| bytes[4096] ^= 4);
     let image = stage.checkpoint(After::Stop).unwrap();
@@ -199,8 +199,8 @@ fn an_image_that_is_not_there() {
 fn asleep_from_a_copy(name: &str) -> (Stage, String, PathBuf) {
     let stage = Stage::new(name).unwrap();
     let program = stage.place().cwd().join("program");
-    std::fs::copy(stage.guest("vector_loop"), &program).unwrap();
-    let args = ["400", "40"].map(str::to_owned);
+    std::fs::copy(stage.guest(PACED), &program).unwrap();
+    let args = ["400"].map(str::to_owned);
     let job = dormouse_tests::first_line(stage.place().run(&program, &args).unwrap()).unwrap();
     let image = stage.checkpoint(After::Stop).unwrap();
     job.finish().unwrap();
@@ -226,7 +226,7 @@ fn a_missing_program() {
 fn a_full_store() {
     let stage = Stage::new("full").unwrap();
     let _store = Mount::tmpfs(stage.place().store(), "size=1m").unwrap();
-    let job = stage.held("vector_loop", &["400", "40"]).unwrap();
+    let job = stage.held(PACED, &["400"]).unwrap();
     stage.refused_checkpoint(&[]).unwrap().expect(10, &[stage.place().store().to_str().unwrap()]);
     run_on_after_failed_checkpoint(&stage, job);
 }
@@ -252,7 +252,7 @@ fn a_file_that_was_appended_to_and_cannot_be_made_durable() {
     let folder = backing.join("mounted");
     mount_full_disk(&backing.join("disk"), &folder);
     let log = folder.join("loss.log").display().to_string();
-    let guest = stage.guest("vector_loop").display().to_string();
+    let guest = stage.guest(PACED).display().to_string();
     let script = "exec 3>>\"$0\"; head -c 30000000 /dev/zero | tr '\\0' x >&3; exec \"$@\"";
     let args = ["-c", script, &log, &guest, "400", "40"].map(str::to_owned);
     let mut command = stage.place().run_command(Path::new("/bin/sh"), &args);
@@ -310,7 +310,7 @@ fn a_store_that_becomes_full() {
 fn a_read_only_store() {
     let stage = Stage::new("read-only").unwrap();
     let _store = Mount::tmpfs(stage.place().store(), "ro").unwrap();
-    let job = stage.held("vector_loop", &["400", "40"]).unwrap();
+    let job = stage.held(PACED, &["400"]).unwrap();
     stage.refused_checkpoint(&[]).unwrap().expect(10, &[stage.place().store().to_str().unwrap()]);
     run_on_after_failed_checkpoint(&stage, job);
 }
@@ -322,10 +322,10 @@ fn a_folder_that_is_no_store_is_named_at_the_start_and_another_can_be_chosen() {
     std::fs::create_dir(place.store()).unwrap();
     std::fs::write(place.store().join("something"), "else").unwrap();
     // Whoever counts on checkpoints is not left without.
-    let regular = stage.command_with(&["--every", "1m"], "vector_loop", &["1000", "40"]).output().unwrap();
+    let regular = stage.command_with(&["--every", "1m"], PACED, &["1000"]).output().unwrap();
     assert!(regular.stdout.is_empty(), "{regular:?}");
     Failure::of(&regular).unwrap().expect(125, &["something", "the program was not started"]);
-    let job = stage.held("vector_loop", &["1000", "40"]).unwrap();
+    let job = stage.held(PACED, &["1000"]).unwrap();
     stage.refused_checkpoint(&[]).unwrap().expect(10, &["something"]);
     let output = place.checkpoint_command(After::Stop).arg("--store").arg(&other).output().unwrap();
     assert!(output.status.success(), "{output:?}");
@@ -356,7 +356,7 @@ fn images_that_are_not_there() {
 #[test]
 fn a_suspended_supervisor() {
     let stage = Stage::new("suspended").unwrap();
-    let job = stage.held("vector_loop", &["800", "40"]).unwrap();
+    let job = stage.held(PACED, &["800"]).unwrap();
     let pid = rustix::process::Pid::from_raw(job.pid()).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::TSTP).unwrap();
     // It stops its program first, and itself after that.
@@ -380,7 +380,7 @@ fn too_little_shared_memory() {
 #[test]
 fn an_ordinary_user() {
     let stage = Stage::new("user").unwrap();
-    let command = stage.command("vector_loop", &["1", "1"]);
+    let command = stage.command(PACED, &["1"]);
     let mut setpriv = Command::new("setpriv");
     setpriv.args(["--bounding-set=-all", "--inh-caps=-all", "--no-new-privs", "--"]);
     setpriv.arg(command.get_program()).args(command.get_args()).current_dir(stage.place().cwd());
@@ -391,7 +391,7 @@ fn an_ordinary_user() {
 #[test]
 fn no_privilege_for_namespaces() {
     let stage = Stage::new("unprivileged").unwrap();
-    let command = stage.command("vector_loop", &["1", "1"]);
+    let command = stage.command(PACED, &["1"]);
     let mut setpriv = Command::new("setpriv");
     setpriv.args(["--bounding-set=-sys_admin", "--inh-caps=-sys_admin", "--"]);
     setpriv.arg(command.get_program()).args(command.get_args()).current_dir(stage.place().cwd());
@@ -403,7 +403,7 @@ fn no_privilege_for_namespaces() {
 fn awake(name: &str, steps: &str) -> (Stage, String, Child, PathBuf) {
     let stage = Stage::new(name).unwrap();
     let file = stage.place().cwd().join("output");
-    let mut command = stage.command_into_file("vector_loop", &[steps, "40"], "output");
+    let mut command = stage.command_into_file(PACED, &[steps], "output");
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let child = command.spawn().unwrap();
     wait_for_growth(&file, 0);
@@ -421,7 +421,7 @@ fn wait_for_growth(file: &Path, from: u64) {
 
 #[test]
 fn a_job_that_still_runs_is_not_restarted_under_any_name() {
-    let (stage, image, mut child, file) = awake("alive", "4000");
+    let (stage, image, mut child, file) = awake("alive", "2000");
     let at_cut = std::fs::metadata(&file).unwrap().len();
     wait_for_growth(&file, at_cut);
     let words = [&format!("job {:?}", stage.name())[..], "still running", "stop it, or wait"];
@@ -468,7 +468,7 @@ fn of_two_restarts_at_once_one_runs() {
 #[test]
 fn a_stopped_job_can_be_restarted_at_once() {
     let stage = Stage::new("at-once").unwrap();
-    let mut job = stage.held("vector_loop", &["400", "40"]).unwrap();
+    let mut job = stage.held(PACED, &["400"]).unwrap();
     for _ in 0..3 {
         let image = stage.checkpoint(After::Stop).unwrap();
         let next = stage.place().restart(&image).unwrap();
@@ -520,7 +520,7 @@ fn a_restart_without_the_device() {
 
 #[test]
 fn a_restart_without_a_file_that_was_written() {
-    let (stage, image, mut child, file) = awake("lost-output", "4000");
+    let (stage, image, mut child, file) = awake("lost-output", "2000");
     stage.checkpoint(After::Stop).unwrap();
     child.wait().unwrap();
     std::fs::remove_file(&file).unwrap();
@@ -530,7 +530,7 @@ fn a_restart_without_a_file_that_was_written() {
 #[test]
 fn another_terminal_another_folder_other_pids() {
     let (stage, image) = asleep("elsewhere");
-    let undisturbed = stage.started("vector_loop", &["400", "40"]).unwrap().finish().unwrap();
+    let undisturbed = stage.undisturbed(&["400"]).unwrap();
     let mut command = stage.place().restart_command(&image);
     command.current_dir("/").env_clear();
     let finished = Job::start(command).unwrap().finish().unwrap();
@@ -541,8 +541,8 @@ fn another_terminal_another_folder_other_pids() {
 #[test]
 fn images_of_one_job_do_not_mix() {
     let stage = Stage::new("pair").unwrap();
-    let undisturbed = stage.started("vector_loop", &["300", "40"]).unwrap().finish().unwrap();
-    let job = stage.held("vector_loop", &["300", "40"]).unwrap();
+    let undisturbed = stage.undisturbed(&["300"]).unwrap();
+    let job = stage.held(PACED, &["300"]).unwrap();
     let mut images = Vec::new();
     for _ in 0..2 {
         images.push(stage.checkpoint(After::LeaveRunning).unwrap());

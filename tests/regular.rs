@@ -1,14 +1,14 @@
 //! `--every`: checkpoints that nobody asks for, of which the newest are kept, and each of which continues the job.
 #![allow(clippy::unwrap_used)]
 
-use dormouse_tests::{Stage, first_line};
+use dormouse_tests::{PACED, Stage, first_line};
 use std::process::Command;
 use testkit::job::Job;
 use testkit::outcome::Exit;
 use testkit::place::After;
 
 /// A job of a few seconds.
-const ARGS: [&str; 2] = ["900", "40"];
+const ARGS: [&str; 1] = ["900"];
 
 /// A checkpoint each second.
 fn every(keep: &str) -> [&str; 4] {
@@ -16,13 +16,13 @@ fn every(keep: &str) -> [&str; 4] {
 }
 
 fn run(stage: &Stage) -> Command {
-    stage.command_with(&every("2"), "vector_loop", &ARGS)
+    stage.command_with(&every("2"), PACED, &ARGS)
 }
 
 #[test]
 fn checkpoints_that_nobody_asks_for() {
     let stage = Stage::new("regular").unwrap();
-    let plain = Job::start(stage.command("vector_loop", &ARGS)).unwrap().finish().unwrap();
+    let plain = stage.undisturbed(&ARGS).unwrap();
     let ended = Job::start(run(&stage)).unwrap().finish().unwrap();
     assert_eq!((ended.exit, &ended.stdout), (Exit::Code(0), &plain.stdout), "{}", ended.stderr);
     let images = stage.images().unwrap();
@@ -43,7 +43,7 @@ fn they_are_written_as_was_said() {
     let written = |compress: &str| {
         let stage = Stage::new("written").unwrap();
         let flags = ["--every", "1s", "--compress", compress, "--memory-limit", "300M", "--paranoid"];
-        let ended = Job::start(stage.command_with(&flags, "vector_loop", &ARGS)).unwrap().finish().unwrap();
+        let ended = Job::start(stage.command_with(&flags, PACED, &ARGS)).unwrap().finish().unwrap();
         assert_eq!(ended.exit, Exit::Code(0), "{}", ended.stderr);
         let listed =
             stage.place().dormouse("ls").arg("--json").arg("--store").arg(stage.place().store()).output();
@@ -59,7 +59,7 @@ fn they_are_written_as_was_said() {
 #[test]
 fn what_was_asked_for_is_kept() {
     let stage = Stage::new("asked").unwrap();
-    let job = Job::start(stage.command_with(&every("1"), "vector_loop", &ARGS)).unwrap();
+    let job = Job::start(stage.command_with(&every("1"), PACED, &ARGS)).unwrap();
     while stage.images().unwrap_or_default().is_empty() {
         std::thread::sleep(std::time::Duration::from_millis(50));
     }

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use dormouse_tests::planned::finish;
-use dormouse_tests::{Failure, Stage, first_line};
+use dormouse_tests::{Failure, PACED, Stage, first_line};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -160,10 +160,9 @@ fn contents_of_memory_go_by_rdma_where_that_is_asked_for_and_nowhere_else() {
 fn an_image_continues_wherever_there_is_a_device() {
     let stage = Stage::new("moving").unwrap();
     let servers = [trusted(&stage), trusted(&stage)];
-    let args = ["600", "40"];
-    let whole = finish(stage.command("vector_loop", &args)).unwrap().stdout;
-    let mut job =
-        first_line(Job::start(stage.command_at(&servers[0], "vector_loop", &args)).unwrap()).unwrap();
+    let args = ["600"];
+    let whole = stage.undisturbed(&args).unwrap().stdout;
+    let mut job = first_line(Job::start(stage.command_at(&servers[0], PACED, &args)).unwrap()).unwrap();
     let mut printed = Vec::new();
     for server in [Some(&servers[1]), None] {
         let image = stage.checkpoint(After::Stop).unwrap();
@@ -183,9 +182,7 @@ fn an_image_continues_wherever_there_is_a_device() {
 fn a_session_that_ends_fails_the_program_and_a_program_that_ends_frees_its_session() {
     let stage = Stage::new("lost").unwrap();
     let server = trusted(&stage);
-    let begin = || {
-        first_line(Job::start(stage.command_at(&server, "vector_loop", &["4000", "40"])).unwrap()).unwrap()
-    };
+    let begin = || first_line(Job::start(stage.command_at(&server, PACED, &["1000"])).unwrap()).unwrap();
     let job = begin();
     let killed = Instant::now();
     for session in server.sessions() {

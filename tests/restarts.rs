@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use dormouse_tests::{Failure, Stage};
+use dormouse_tests::{Failure, PACED, Stage};
 use rustix::process::Signal;
 use testkit::job::{Job, LIMIT};
 use testkit::outcome::Exit;
@@ -33,7 +33,7 @@ fn claim(stage: &Stage) -> PathBuf {
 fn a_signal_ends_a_restart_that_prepares_and_leaves_everything_as_it_was() {
     let stage = Stage::new("interrupted").unwrap();
     let file = stage.place().cwd().join("output");
-    let mut command = stage.command_into_file("vector_loop", &["4000", "40"], "output");
+    let mut command = stage.command_into_file(PACED, &["2000"], "output");
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = command.spawn().unwrap();
     wait_for("the first line", || length(&file) > 0);
@@ -90,7 +90,7 @@ fn the_shared_memory_is_as_large_as_it_was_and_too_little_is_named() {
 #[test]
 fn a_terminal_is_told_how_a_restart_goes_and_nobody_else() {
     let stage = Stage::new("watched").unwrap();
-    let job = stage.held("vector_loop", &["200", "40"]).unwrap();
+    let job = stage.held(PACED, &["200"]).unwrap();
     let image = stage.checkpoint(After::LeaveRunning).unwrap();
     stage.let_end().unwrap();
     let whole = job.finish().unwrap().stdout;

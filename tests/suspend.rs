@@ -1,7 +1,7 @@
 //! Suspended jobs, beyond what happens to every guest (`matrix.rs`).
 #![allow(clippy::unwrap_used)]
 
-use dormouse_tests::{Failure, Stage};
+use dormouse_tests::{Failure, PACED, Stage};
 use serde_json::Value;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
@@ -13,7 +13,7 @@ use testkit::outcome::Exit;
 use testkit::place::{After, Place, Suspension};
 
 /// Some seconds of work.
-const ARGS: [&str; 2] = ["800", "40"];
+const ARGS: [&str; 1] = ["800"];
 
 fn suspend(stage: &Stage) {
     assert_eq!(stage.place().suspend().unwrap(), Suspension::Suspended);
@@ -44,12 +44,12 @@ fn processor_time(pid: i32) -> u64 {
 #[test]
 fn what_is_asleep_does_nothing_and_is_told_of() {
     let stage = Stage::new("asleep").unwrap();
-    let job = stage.started("vector_loop", &ARGS).unwrap();
+    let job = stage.started(PACED, &ARGS).unwrap();
     assert_eq!(listed(&stage)["suspended"], Value::Null);
     Failure::of(&stage.place().asked("resume").output().unwrap()).unwrap().expect(4, &["is not suspended"]);
     suspend(&stage);
     assert!(listed(&stage)["asleep_bytes"].as_u64().unwrap() > 512 << 10, "its memory lies somewhere");
-    let [program] = running(&stage, &job, "vector_loop")[..] else { panic!("there is one") };
+    let [program] = running(&stage, &job, PACED)[..] else { panic!("there is one") };
     let before = (processor_time(program), job.stdout.so_far());
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!((processor_time(program), job.stdout.so_far()), before);
@@ -68,8 +68,8 @@ fn what_is_asleep_does_nothing_and_is_told_of() {
 #[test]
 fn device_memory_may_wait_in_the_store() {
     let stage = Stage::new("stored-sleep").unwrap();
-    let whole = stage.started("vector_loop", &ARGS).unwrap().finish().unwrap();
-    let job = stage.started("vector_loop", &ARGS).unwrap();
+    let whole = stage.undisturbed(&ARGS).unwrap();
+    let job = stage.started(PACED, &ARGS).unwrap();
     let image = stage.checkpoint(After::LeaveRunning).unwrap();
     let beside = || {
         let entries = std::fs::read_dir(stage.place().store()).unwrap();
@@ -97,7 +97,7 @@ fn device_memory_may_wait_in_the_store() {
     while !stage.place().asked("suspend").arg("--to-store").output().unwrap().status.success() {
         std::thread::sleep(Duration::from_millis(50));
     }
-    let program = running(&stage, &job, "vector_loop");
+    let program = running(&stage, &job, PACED);
     testkit::tree::kill_all(&program);
     job.finish().unwrap();
     assert_eq!(beside(), 0);
@@ -106,7 +106,7 @@ fn device_memory_may_wait_in_the_store() {
 #[test]
 fn regular_checkpoints_are_left_out_while_a_job_is_asleep() {
     let stage = Stage::new("regular-sleep").unwrap();
-    let job = Job::start(stage.command_with(&["--every", "1s"], "vector_loop", &ARGS)).unwrap();
+    let job = Job::start(stage.command_with(&["--every", "1s"], PACED, &ARGS)).unwrap();
     let job = dormouse_tests::first_line(job).unwrap();
     suspend(&stage);
     let before = stage.images().unwrap().len();
@@ -143,8 +143,8 @@ fn what_cannot_be_resumed_stays_asleep() {
     let kit = kit_of_its_own(stage.place().folder);
     let place = Place { kit: &kit, ..stage.place() };
     let args = ARGS.map(str::to_owned);
-    let native = stage.started("vector_loop", &ARGS).unwrap().finish().unwrap();
-    let run = place.run(&stage.guest("vector_loop"), &args).unwrap();
+    let native = stage.undisturbed(&ARGS).unwrap();
+    let run = place.run(&stage.guest(PACED), &args).unwrap();
     let job = dormouse_tests::first_line(run).unwrap();
     suspend(&stage);
     let may_run = |mode| std::fs::set_permissions(kit.dormouse(), PermissionsExt::from_mode(mode)).unwrap();
@@ -162,9 +162,9 @@ fn what_cannot_be_resumed_stays_asleep() {
 
 #[test]
 fn a_job_that_is_killed_in_its_sleep_is_gone() {
-    for who in ["vector_loop", "dormouse"] {
+    for who in [PACED, "dormouse"] {
         let stage = Stage::new("never-wakes").unwrap();
-        let job = stage.started("vector_loop", &ARGS).unwrap();
+        let job = stage.started(PACED, &ARGS).unwrap();
         suspend(&stage);
         let doomed = running(&stage, &job, who);
         assert!(!doomed.is_empty(), "{who}");
@@ -184,7 +184,7 @@ fn a_job_that_is_killed_in_its_sleep_is_gone() {
 #[test]
 fn a_signal_waits_until_it_is_awake() {
     let stage = Stage::new("signalled").unwrap();
-    let job = stage.started("vector_loop", &["4000", "40"]).unwrap();
+    let job = stage.started(PACED, &["2000"]).unwrap();
     suspend(&stage);
     let supervisor = job.pid().to_string();
     assert!(Command::new("kill").args(["-TERM", &supervisor]).status().unwrap().success());
@@ -197,8 +197,8 @@ fn a_signal_waits_until_it_is_awake() {
 #[test]
 fn one_of_several_processes_may_die_in_the_sleep_of_all() {
     let stage = Stage::new("several").unwrap();
-    let guest = stage.guest("vector_loop").display().to_string();
-    let script = format!("{guest} 100000 40 >/dev/null & {guest} 600 40; kill %1; wait; echo over");
+    let guest = stage.guest(PACED).display().to_string();
+    let script = format!("{guest} 100000 >/dev/null & {guest} 600; kill %1; wait; echo over");
     let job = Job::start(stage.shell(&script)).unwrap();
     let job = dormouse_tests::first_line(job).unwrap();
     let until = Instant::now() + Duration::from_secs(60);
@@ -211,7 +211,7 @@ fn one_of_several_processes_may_die_in_the_sleep_of_all() {
         let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap();
         line.split('\0').nth(1) == Some("100000")
     };
-    let endless = running(&stage, &job, "vector_loop").into_iter().find(is_endless).unwrap();
+    let endless = running(&stage, &job, PACED).into_iter().find(is_endless).unwrap();
     assert!(Command::new("kill").args(["-KILL", &endless.to_string()]).status().unwrap().success());
     let output = stage.place().asked("resume").output().unwrap();
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -248,8 +248,8 @@ fn what_a_process_leaves_in_its_sleep_others_have_when_they_wake() {
 #[test]
 fn whoever_traces_the_job_is_in_the_way_by_name() {
     let stage = Stage::new("traced-sleep").unwrap();
-    let job = stage.started("vector_loop", &ARGS).unwrap();
-    let [program] = running(&stage, &job, "vector_loop")[..] else { panic!("there is one") };
+    let job = stage.started(PACED, &ARGS).unwrap();
+    let [program] = running(&stage, &job, PACED)[..] else { panic!("there is one") };
     let tracing = || {
         let null = std::ptr::null_mut::<libc::c_void>();
         // SAFETY: a request that has no address and no data.
@@ -267,7 +267,7 @@ fn whoever_traces_the_job_is_in_the_way_by_name() {
 #[test]
 fn a_profile_is_not_cut_off() {
     let stage = Stage::new("recorded").unwrap();
-    let command = stage.command_with(&["--profile", "profile"], "vector_loop", &ARGS);
+    let command = stage.command_with(&["--profile", "profile"], PACED, &ARGS);
     let job = dormouse_tests::first_line(Job::start(command).unwrap()).unwrap();
     let refused = stage.place().asked("suspend").output().unwrap();
     Failure::of(&refused).unwrap().expect(6, &["--profile"]);

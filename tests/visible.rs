@@ -119,6 +119,46 @@ fn a_job_goes_on_with_other_gpus() {
     assert_eq!(String::from_utf8_lossy(&printed), String::from_utf8_lossy(&whole));
 }
 
+/// Where all have as much left, those that it had, by their UUIDs; which are chosen of others is tested beside `choose`.
+#[test]
+fn the_freest_gpus_take_the_places_of_a_jobs() {
+    let stage = Stage::new("freest").unwrap();
+    let script = format!("exec {} 600 1", stage.guest("devices").display());
+    let begin = || {
+        let mut command = among(stage.shell(&script), 3);
+        command.env(LIST, "1");
+        command
+    };
+    let whole = finish(begin()).unwrap().stdout;
+    let mut command = begin();
+    stage.hold(&mut command);
+    let mut job = first_line(Job::start(command).unwrap()).unwrap();
+    assert_eq!(lists(&stage, &job), [Some("1".to_owned())]);
+    assert_eq!(stage.place().suspend().unwrap(), Suspension::Suspended);
+    let mut resume = among(stage.place().asked("resume"), 3);
+    let resumed = resume.args(["--visible-devices", "free"]).output().unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&resumed.stdout).unwrap();
+    let second = report["gpus"].as_str().unwrap_or_else(|| panic!("{resumed:?}")).to_owned();
+    assert!(second.starts_with("GPU-") && second.ends_with("02"), "{second}");
+    assert_eq!(lists(&stage, &job), [Some(second.clone())]);
+    let image = stage.checkpoint(After::Stop).unwrap();
+    let mut printed = job.finish().unwrap().stdout;
+    let mut restart = among(stage.place().restart_command(&image), 3);
+    restart.args(["--visible-devices", "free"]);
+    job = Job::start(restart).unwrap();
+    let begun = Instant::now();
+    while stage.place().servers(&job).unwrap().is_empty() {
+        assert!(begun.elapsed() < LIMIT, "it has no server");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(lists(&stage, &job), [Some(second)]);
+    stage.let_end().unwrap();
+    let ended = job.finish().unwrap();
+    printed.extend(ended.stdout);
+    assert_eq!(ended.exit, Exit::Code(0), "{}", ended.stderr);
+    assert_eq!(String::from_utf8_lossy(&printed), String::from_utf8_lossy(&whole));
+}
+
 #[test]
 fn devices_reach_one_another_after_a_restart_as_before() {
     let stage = Stage::new("peers").unwrap();

@@ -51,5 +51,14 @@ pub fn succeeds(command: &mut Command) -> bool {
 pub fn cargo(root: &Path) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root);
+    // `cargo run` says by these that it is this package which runs. Build scripts look at them (ring's does), and what depends on those
+    // would be built anew each time cargo is called in another way than the last.
+    for (name, _) in std::env::vars_os() {
+        if name.as_encoded_bytes().starts_with(b"CARGO_PKG_")
+            || name.as_encoded_bytes().starts_with(b"CARGO_MANIFEST_")
+        {
+            command.env_remove(name);
+        }
+    }
     command
 }
