@@ -23,7 +23,7 @@ pub use sharing::*;
 use std::time::Duration;
 pub use textures::*;
 pub use types::*;
-pub use visible::visible;
+pub use visible::{named, visible};
 use wire::{CuError, DeviceFacts, FunctionFacts};
 
 /// What a backend call gives.

@@ -208,6 +208,8 @@ pub struct ResumeReport {
     pub total_ms: f64,
     /// How many of its processes have a GPU session again.
     pub sessions: usize,
+    /// The GPUs that it has; without a list, all of the machine.
+    pub gpus: Option<String>,
 }
 
 /// About a published image; times in milliseconds.

@@ -11,6 +11,26 @@ pub const VARIABLE: &str = "CUDA_VISIBLE_DEVICES";
 /// How much of a list is looked at: as much as a machine with many GPUs has, by UUID.
 const LENGTH_MAX: usize = 4096;
 
+/// Which GPUs a job is to have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// Those with the most memory left.
+    Free,
+    /// These.
+    These(List),
+}
+
+/// How the first is said.
+const FREE: &str = "free";
+
+impl FromStr for Asked {
+    type Err = NoList;
+
+    fn from_str(text: &str) -> Result<Self, NoList> {
+        if text == FREE { Ok(Self::Free) } else { text.parse().map(Self::These) }
+    }
+}
+
 /// GPUs of a machine, each by its number or UUID.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct List(Vec<String>);
@@ -20,7 +40,7 @@ pub struct List(Vec<String>);
 pub enum NoList {
     /// Something in it is no GPU.
     #[error(
-        "expected GPUs by number or UUID, separated by commas, as CUDA_VISIBLE_DEVICES has them, such as 0,2"
+        "expected GPUs by number or UUID, separated by commas, as CUDA_VISIBLE_DEVICES has them, such as 0,2, or `free`"
     )]
     NoGpu,
     /// CUDA would look no further than that.
@@ -164,7 +184,8 @@ fn looked_at(list: &str) -> &str {
     list.get(..end).unwrap_or_default()
 }
 
-fn entries(list: &str) -> impl Iterator<Item = &str> {
+/// What a list names.
+pub fn entries(list: &str) -> impl Iterator<Item = &str> {
     list.split(',').map(str::trim)
 }
 
@@ -218,6 +239,8 @@ mod tests {
         for (bad, twice) in [("0,1,0", "0"), ("1,01", "01"), ("GPU-8a, GPU-8a", "GPU-8a")] {
             assert_eq!(bad.parse::<List>(), Err(NoList::Twice(twice.to_owned())), "{bad}");
         }
+        assert_eq!("free".parse(), Ok(Asked::Free));
+        assert_eq!("1,0".parse(), Ok(Asked::These("1,0".parse().unwrap())));
         let long = vec!["1"; 4000].join(",");
         assert_eq!(long.parse::<List>(), Err(NoList::Long(7999)));
     }

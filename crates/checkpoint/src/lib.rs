@@ -16,7 +16,7 @@ mod interrupt;
 pub mod libraries;
 mod lineage;
 mod lock;
-mod machine;
+pub mod machine;
 mod record;
 mod regular;
 pub mod restart;

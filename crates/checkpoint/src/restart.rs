@@ -145,6 +145,12 @@ impl Restart {
         Gpus::of_restart(self.record.gpus.clone(), asked)
     }
 
+    /// The GPUs that the job was begun with; without a list, all of its machine.
+    #[must_use]
+    pub fn first_gpus(&self) -> Option<&str> {
+        self.record.gpus.as_deref()
+    }
+
     /// How long its marked kernels may have a device that others wait for, as it was.
     #[must_use]
     pub fn preempt_after(&self) -> Option<Duration> {

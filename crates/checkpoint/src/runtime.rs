@@ -60,7 +60,7 @@ pub struct Filled {
 }
 
 /// A job that is suspended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Sleep {
     /// Since when, in ns since 1970 UTC.
     pub since_ns: u64,
@@ -68,6 +68,8 @@ pub struct Sleep {
     pub bytes: u64,
     /// Or of the job's store.
     pub stored: u64,
+    /// The GPUs that it had; without a list, all of the machine.
+    pub gpus: Option<String>,
 }
 
 /// A job's folder, claimed: nobody else can use the name until this is dropped.

@@ -168,7 +168,8 @@ impl Supervisor {
         let mut asleep = match self.fall_asleep(options, &events) {
             Ok((asleep, report)) => {
                 let (bytes, stored) = (report.host_bytes, report.store_bytes);
-                notes.note_sleep(Some(Sleep { since_ns: facts::now_ns(), bytes, stored }));
+                let gpus = self.sessions.gpus().now;
+                notes.note_sleep(Some(Sleep { since_ns: facts::now_ns(), bytes, stored, gpus }));
                 *self.waker() = Some(wake);
                 let _ = events.send(Event::Suspended(report));
                 asleep
@@ -465,6 +466,7 @@ impl Asleep<'_> {
             asleep_ms: ms(began.duration_since(self.since)),
             total_ms: ms(began.elapsed()),
             sessions: awake.len(),
+            gpus: sessions.gpus().now,
         }))
     }
 

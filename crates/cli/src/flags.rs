@@ -187,10 +187,10 @@ pub struct OnFailure {
 /// Which GPUs a job has from now on.
 #[derive(Args, Debug)]
 pub struct Visible {
-    /// The GPUs of this machine that take the places of those that the job had, by number or UUID, as CUDA_VISIBLE_DEVICES has them
-    /// [default: what this variable says here, or all]
-    #[arg(id = "visible-devices", long = "visible-devices", value_name = "LIST")]
-    pub devices: Option<checkpoint::gpus::List>,
+    /// The GPUs of this machine that take the places of those that the job had, by number or UUID, as CUDA_VISIBLE_DEVICES has them; or
+    /// `free`: of each one's sort the one that has most memory left [default: what this variable says here, or all]
+    #[arg(id = "visible-devices", long = "visible-devices", value_name = "LIST|free")]
+    pub devices: Option<checkpoint::gpus::Asked>,
 }
 
 /// Where CUDA calls go.

@@ -245,7 +245,7 @@ fn jobs_are_as_documented() {
         recipients: Vec::new(),
         restarted_from,
         filling,
-        sleep: filling.map(|_| Sleep { since_ns: 1, bytes: 1, stored: 1 }),
+        sleep: filling.map(|_| Sleep { since_ns: 1, bytes: 1, stored: 1, gpus: None }),
     };
     let jobs = ps::Jobs::from(vec![
         facts(None, None),
@@ -290,8 +290,9 @@ fn jobs_are_as_documented() {
         warnings: vec![String::new()],
     };
     check("`dormouse suspend`", &[&suspended], Fields::new());
-    let resumed = ResumeReport { job: String::new(), asleep_ms: 1.0, total_ms: 1.0, sessions: 1 };
-    check("`dormouse resume`", &[&resumed], Fields::new());
+    let resumed = ResumeReport { job: String::new(), asleep_ms: 1.0, total_ms: 1.0, sessions: 1, gpus: None };
+    let elsewhere = ResumeReport { gpus: Some(String::new()), ..resumed.clone() };
+    check("`dormouse resume`", &[&resumed, &elsewhere], Fields::new());
     let restartable = restart::Restartable {
         image: String::new(),
         job: String::new(),

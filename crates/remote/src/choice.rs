@@ -18,21 +18,9 @@ impl Choice {
         let is_meant = |number: &usize| self.only.is_none_or(|only| u32::try_from(*number) == Ok(only));
         let all: Vec<usize> = (0..devices.len()).filter(is_meant).collect();
         let Some(list) = &self.visible else { return all };
-        let is_named = |entry: &str, number: usize| {
-            let device = devices.get(number).map(|device| uuid(&device.uuid));
-            device.is_some_and(|uuid| starts_so(&uuid, entry))
-        };
-        backend::visible(list, |entry| match entry.parse::<usize>() {
-            Ok(place) => all.get(place).copied(),
-            Err(_) => all.iter().copied().find(|number| is_named(entry, *number)),
-        })
+        let called = |number: usize| devices.get(number).map(|device| (number, uuid(&device.uuid)));
+        backend::visible(list, &all.into_iter().filter_map(called).collect::<Vec<_>>())
     }
-}
-
-/// Whether a device is called so: by as much of its UUID as tells it from others.
-fn starts_so(uuid: &str, entry: &str) -> bool {
-    let begins = uuid.get(..entry.len()).is_some_and(|start| start.eq_ignore_ascii_case(entry));
-    entry.len() > "GPU-".len() && begins
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use wire::{CuError, DeviceFacts, FunctionFacts};
 
 use super::attributes::Attributes;
 use super::code::{is_verbose, link_ptx, load_error, told_of};
-use super::facts::{MULTIPROCESSORS, facts};
+use super::facts::{MULTIPROCESSORS, facts, uuid};
 use super::function::Function;
 use super::graph::Graph;
 use super::handles::Table;
@@ -57,8 +57,8 @@ impl Options {
         let memory =
             told("DORMOUSE_SOFT_MEMORY").map_or(default.memory, |mebibytes| u64::from(mebibytes) << 20);
         let visible = std::env::var("CUDA_VISIBLE_DEVICES").ok();
-        let find = |entry: &str| entry.parse().ok().filter(|index| *index < devices);
-        Self { devices, visible: visible.map(|list| backend::visible(&list, find)), memory }
+        let all: Vec<_> = (0..devices).map(|index| (index, wire::uuid(&uuid(index)))).collect();
+        Self { devices, visible: visible.map(|list| backend::visible(&list, &all)), memory }
     }
 
     fn indices(&self) -> Vec<usize> {

@@ -26,13 +26,18 @@ pub const MAX_GRID: [u32; 3] = [0x7fff_ffff, 65535, 65535];
 /// Largest block in each dimension.
 pub const MAX_BLOCK: [u32; 3] = [1024, 1024, 64];
 
-/// Device `index`, with that much memory.
-pub fn facts(index: usize, total_memory: u64) -> DeviceFacts {
+/// The UUID of device `index`.
+pub fn uuid(index: usize) -> [u8; 16] {
     let mut uuid = *b"Dormouse\x00soft\x00\x00\x00";
     uuid[15] = index as u8 + 1;
+    uuid
+}
+
+/// Device `index`, with that much memory.
+pub fn facts(index: usize, total_memory: u64) -> DeviceFacts {
     DeviceFacts {
         name: "Dormouse Soft Device".into(),
-        uuid,
+        uuid: uuid(index),
         total_memory,
         pci_bus_id: format!("0000:{:02X}:00.0", index + 1),
         attributes: attributes(index),

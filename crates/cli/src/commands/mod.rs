@@ -9,6 +9,7 @@ pub mod devices;
 pub mod diff;
 pub mod doctor;
 pub mod far_end;
+mod free;
 pub mod images;
 pub mod keys;
 pub mod manual;

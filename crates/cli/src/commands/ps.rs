@@ -62,9 +62,9 @@ impl From<JobFacts> for Job {
             restarted_from: facts.restarted_from,
             filled: facts.filling.map(|filling| filling.done),
             to_fill: facts.filling.map(|filling| filling.total),
-            suspended: facts.sleep.map(|sleep| rfc3339(sleep.since_ns)),
-            asleep_bytes: facts.sleep.map(|sleep| sleep.bytes),
-            asleep_stored: facts.sleep.map(|sleep| sleep.stored),
+            suspended: facts.sleep.as_ref().map(|sleep| rfc3339(sleep.since_ns)),
+            asleep_bytes: facts.sleep.as_ref().map(|sleep| sleep.bytes),
+            asleep_stored: facts.sleep.as_ref().map(|sleep| sleep.stored),
         }
     }
 }

@@ -1,11 +1,12 @@
 //! `dormouse restart`
 
-use super::{again, profile_file, store_access, target};
+use super::{again, free, profile_file, store_access, target};
 use crate::exit::OWN_FAILURE;
 use crate::flags::{self, Restart};
 use crate::notify::{Part, Waiting};
 use crate::output::{Show, complain, finish, tell_end};
 use checkpoint::admin::Event;
+use checkpoint::gpus::Gpus;
 use checkpoint::restart::{self, Progress};
 use checkpoint::supervisor::{Ended, Name, Settings};
 use checkpoint::{Failure, Preparing, runtime};
@@ -73,7 +74,7 @@ fn check(flags: &Restart) -> Result<Restartable, Failure> {
     let restart = restart::Restart::open(&store_access(&flags.store)?, &flags.image)?;
     let device = device_for(flags, &restart)?;
     let limits = (shared_memory_for(flags, &restart), device_memory_for(flags, &restart));
-    let gpus = restart.gpus(flags.visible.devices.as_ref());
+    let gpus = gpus_for(flags, &restart, &device)?;
     let (_, warning) = restart.managed(flags.machine.managed)?;
     let mut warnings = restart.check(&device, limits, gpus, flags.may_run)?;
     warnings.extend(warning);
@@ -101,17 +102,18 @@ fn start(flags: Restart, waiting: Option<Arc<Waiting>>) -> Result<(Ended, String
     let profile = profile_file(&flags.record, &[flags.regularly.plan.as_ref(), flags.trace.trace.as_ref()])?;
     let (managed, warning) = restart.managed(flags.machine.managed)?;
     warning.into_iter().for_each(|warning| tracing::warn!("{warning}"));
+    let device = device_for(&flags, &restart)?;
     let settings = Settings {
         point_wait: flags.regularly.point_wait(),
         managed,
         preempt_after: flags.machine.preempt_after.map_or_else(|| restart.preempt_after(), |turn| turn.0),
-        device: device_for(&flags, &restart)?,
+        gpus: gpus_for(&flags, &restart, &device)?,
+        device,
         name: Name::Exactly(flags.name.clone().unwrap_or_else(|| restart.job().to_owned())),
         store,
         store_is_default: flags.store.store.is_none(),
         shared_memory: shared_memory_for(&flags, &restart),
         device_memory: device_memory_for(&flags, &restart),
-        gpus: restart.gpus(flags.visible.devices.as_ref()),
         trace: flags.trace.trace.clone(),
         regularly: flags.regularly.wanted()?,
         profile,
@@ -177,6 +179,12 @@ fn device_for(flags: &Restart, restart: &restart::Restart) -> Result<String, Fai
         (flags::Device::Auto, None) => Ok(restart.device().to_owned()),
         _ => target(&flags.machine),
     }
+}
+
+/// The GPUs that the job has here.
+fn gpus_for(flags: &Restart, restart: &restart::Restart, device: &str) -> Result<Gpus, Failure> {
+    let asked = free::these(flags.visible.devices.as_ref(), device, restart.first_gpus())?;
+    Ok(restart.gpus(asked.as_ref()))
 }
 
 impl Show for Restartable {

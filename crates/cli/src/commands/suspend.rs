@@ -1,6 +1,7 @@
 //! `dormouse suspend` and `dormouse resume`
 
 use super::checkpoint::{ask, unexpected};
+use super::free;
 use crate::flags::{Resume, Suspend};
 use crate::output::Show;
 use checkpoint::admin::{Event, Request, ResumeOptions, ResumeReport, SuspendOptions, SuspendReport};
@@ -36,7 +37,8 @@ pub fn suspend(flags: &Suspend) -> Result<Suspended, Failure> {
 pub fn resume(flags: &Resume) -> Result<Resumed, Failure> {
     let root = runtime::root();
     let job = runtime::find(&root, &flags.job)?;
-    let options = ResumeOptions { gpus: flags.visible.devices.clone() };
+    let had = job.sleep.as_ref().and_then(|sleep| sleep.gpus.as_deref());
+    let options = ResumeOptions { gpus: free::these(flags.visible.devices.as_ref(), &job.device, had)? };
     match ask(&root, &job.job, &Request::Resume(options), !flags.json.json)? {
         Event::Resumed(report) => Ok(Resumed(report)),
         other => Err(unexpected(&other)),
@@ -63,11 +65,12 @@ impl Show for Suspended {
 
 impl Show for Resumed {
     fn show(&self, out: &mut dyn Write) -> io::Result<()> {
-        let ResumeReport { job, asleep_ms, total_ms, .. } = &self.0;
+        let ResumeReport { job, asleep_ms, total_ms, gpus, .. } = &self.0;
         let seconds = asleep_ms / 1e3;
         writeln!(
             out,
-            "job {job} goes on, {total_ms:.0} ms after it was asked to; it was suspended for {seconds:.1} s"
+            "job {job} goes on{}, {total_ms:.0} ms after it was asked to; it was suspended for {seconds:.1} s",
+            gpus.as_ref().map_or_else(String::new, |gpus| format!(" with GPU {gpus}"))
         )
     }
 }
