@@ -14,7 +14,7 @@ use testkit::manifest::Managed;
 use testkit::outcome::Exit;
 use testkit::place::{After, Device, Place, WITHOUT_RIGHT};
 
-use crate::{Body, Failure, Stage, first_line};
+use crate::{Body, Failure, PACED, Stage, first_line};
 
 /// Every body, and what it is called.
 pub const ALL: &[(&str, Body)] = &[
@@ -713,6 +713,7 @@ impl Drop for Limited {
 fn undisturbed(stage: &Stage, group: &Limited, job: Job, whole: &[u8]) -> anyhow::Result<()> {
     group.leave(None)?;
     let image = stage.checkpoint(After::LeaveRunning)?;
+    stage.let_end()?;
     let finished = job.finish()?;
     ensure!(finished.exit == Exit::Code(0), "{}: {}", finished.exit, finished.stderr);
     ensure!(finished.stdout == whole, "another output");
@@ -725,10 +726,9 @@ fn undisturbed(stage: &Stage, group: &Limited, job: Job, whole: &[u8]) -> anyhow
 fn a_limit_on_processes(device: Device) -> anyhow::Result<()> {
     let stage = Stage::on(device, "limited")?;
     let group = Limited::new(&PROCESSES, "limited")?;
-    let args = if device == Device::Soft { ["4000", "64"] } else { ["24000", "400"] };
-    let (guest, args) = (stage.guest("vector_loop"), args.map(str::to_owned));
-    let whole = stage.place().run(&guest, &args)?.finish()?.stdout;
-    let job = first_line(Job::start(group.hold(&stage.place().run_command(&guest, &args)))?)?;
+    let args = ["1000"];
+    let whole = stage.undisturbed(&args)?.stdout;
+    let job = first_line(Job::start(group.hold(&stage.held_command(PACED, &args)))?)?;
     let mut refused = 0;
     for more in [0, 1, 2, 3, 4, 6, 8, 11, 14] {
         group.leave(Some(more))?;
