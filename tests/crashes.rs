@@ -26,7 +26,7 @@ const SIDE_BY_SIDE: u32 = 4;
 const VISIT: Duration = Duration::from_millis(40);
 /// What is left of a delay in each try: what it is to be in, or who comes with that, may be over by then.
 const TRIES: [f64; 4] = [1.0, 0.5, 0.25, 0.0];
-/// One that leaves the processors to checkpoints and restarts, and goes on for long enough, however fast they are.
+/// They are enough to go on for long enough, however fast checkpoints and restarts are.
 const ARGS: [&str; 1] = ["250"];
 
 /// Who is killed.

@@ -254,7 +254,7 @@ fn a_file_that_was_appended_to_and_cannot_be_made_durable() {
     let log = folder.join("loss.log").display().to_string();
     let guest = stage.guest(PACED).display().to_string();
     let script = "exec 3>>\"$0\"; head -c 30000000 /dev/zero | tr '\\0' x >&3; exec \"$@\"";
-    let args = ["-c", script, &log, &guest, "400", "40"].map(str::to_owned);
+    let args = ["-c", script, &log, &guest, "400"].map(str::to_owned);
     let mut command = stage.place().run_command(Path::new("/bin/sh"), &args);
     stage.hold(&mut command);
     let job = dormouse_tests::first_line(Job::start(command).unwrap()).unwrap();

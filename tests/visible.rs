@@ -107,7 +107,7 @@ fn a_job_goes_on_with_other_gpus() {
     let mut check = among(stage.place().restart_command(&image), 4);
     Failure::of(&check.args(["--check", "--visible-devices", "3"]).output().unwrap())
         .unwrap()
-        .expect(8, &["device 0", "here are 0"]);
+        .expect(8, &["device 0", "0 are there"]);
     let mut restart = among(stage.place().restart_command(&image), 4);
     restart.args(["--visible-devices", "3,2"]);
     job = Job::start(restart).unwrap();

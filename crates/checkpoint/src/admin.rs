@@ -239,6 +239,9 @@ pub struct Report {
     pub bytes: u64,
     /// Of them, those that are not zero.
     pub data_bytes: u64,
+    /// Launches of marked kernels that it has half-way.
+    #[serde(default)]
+    pub half_way: u64,
     /// Device memory in the image, zeros included.
     pub device_bytes: u64,
     /// Of that, what was zero, or as it was at the last checkpoint, by the device's hash: it was neither copied nor read.

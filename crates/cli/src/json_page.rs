@@ -274,6 +274,7 @@ fn jobs_are_as_documented() {
         private_copied: 1,
         private_withheld: 1,
         private_excluded: 1,
+        half_way: 1,
         written: 1,
         warnings: vec![String::new()],
     };

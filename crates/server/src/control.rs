@@ -229,6 +229,9 @@ pub enum Answer {
         /// How far the program is in its plan.
         #[serde(default)]
         passed: Option<Box<Passed>>,
+        /// Launches of marked kernels that are half-way.
+        #[serde(default)]
+        half_way: u64,
     },
     /// Everything is in the store, in the writer's pack.
     Written {

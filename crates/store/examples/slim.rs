@@ -2,6 +2,7 @@
 //! `cargo run -p store --example slim -- FROM IMAGE TO OBJECT…`
 #![allow(clippy::unwrap_used)]
 
+use image::Compress;
 use std::path::PathBuf;
 use store::{Store, WriteOptions, find_object};
 
@@ -14,7 +15,8 @@ fn main() {
     let without: Vec<_> =
         without.iter().map(|name| find_object(manifest, name).unwrap().kind.clone()).collect();
     let draft = Store::open_or_create(&PathBuf::from(to)).unwrap().begin().unwrap();
-    let writer = draft.writer(&WriteOptions::default()).unwrap();
+    let options = WriteOptions { compress: Compress::Zstd, ..WriteOptions::default() };
+    let writer = draft.writer(&options).unwrap();
     for object in manifest.objects.iter().filter(|object| !without.contains(&object.kind)) {
         let mut written = writer.object(object.kind.clone());
         image.copy_to(&object.kind, &mut written).unwrap();

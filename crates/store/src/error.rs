@@ -26,7 +26,7 @@ pub struct MediaError {
 #[non_exhaustive]
 pub enum OpenError {
     /// There is no store.
-    #[error("{} is not a Dormouse store: give --store the folder of one; `dormouse run --store` creates one in an empty or new folder", dir.display())]
+    #[error("{} is not a Dormouse store: give --store the folder of one; the first checkpoint makes one in an empty or new folder", dir.display())]
     NotAStore {
         /// The folder.
         dir: PathBuf,

@@ -249,6 +249,8 @@ pub struct Report {
     pub host_ms: f64,
     /// From the request to the published image, ms.
     pub total_ms: f64,
+    /// Launches of marked kernels that the image has half-way.
+    pub half_way: u64,
 }
 
 impl Checkpoint {

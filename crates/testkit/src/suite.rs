@@ -70,6 +70,8 @@ pub struct Row {
     pub rounds: u32,
     /// Checkpoints in the rounds that passed.
     pub checkpoints: usize,
+    /// Those of them that have a launch of a marked kernel half-way.
+    pub half_way: usize,
     /// The median stall of its checkpoints, ms.
     pub stall_ms: Option<f64>,
     /// Of the stall, the host half, median, ms.
@@ -232,6 +234,7 @@ impl<'a> Trial<'a> {
             passed: tally.passed.to_vec(),
             rounds: self.rounds,
             checkpoints: tally.reports.len(),
+            half_way: tally.reports.iter().filter(|report| report.half_way > 0).count(),
             stall_ms: middle(|report| report.stall_ms),
             host_ms: middle(|report| report.host_ms),
             total_ms: middle(|report| report.total_ms),
@@ -301,7 +304,11 @@ impl fmt::Display for Table<'_> {
         for scenario in Scenario::ALL {
             write!(f, "{:>12}", scenario.name())?;
         }
-        writeln!(f, "{:>10}{:>10}{:>10}{:>10}", "images", "stall ms", "host ms", "total ms")?;
+        writeln!(
+            f,
+            "{:>10}{:>10}{:>10}{:>10}{:>10}",
+            "images", "half-way", "stall ms", "host ms", "total ms"
+        )?;
         self.0.iter().try_for_each(|row| writeln!(f, "{row}"))
     }
 }
@@ -317,7 +324,7 @@ impl fmt::Display for Row {
             let passed = passed.map_or_else(|| "-".to_owned(), |passed| format!("{passed}/{}", self.rounds));
             write!(f, "{passed:>12}")?;
         }
-        write!(f, "{:>10}", self.checkpoints)?;
+        write!(f, "{:>10}{:>10}", self.checkpoints, self.half_way)?;
         for time in [self.stall_ms, self.host_ms, self.total_ms] {
             write!(f, "{:>10}", number(time, 0))?;
         }
@@ -343,6 +350,7 @@ mod tests {
             passed: vec![None, Some(3), Some(3 - failures.len() as u32)],
             rounds: 3,
             checkpoints: 9,
+            half_way: 0,
             stall_ms: Some(41.7),
             host_ms: None,
             total_ms: None,

@@ -32,6 +32,8 @@ pub struct Device {
     pub kept: Kept,
     /// How far each session is in its plan.
     pub passed: Vec<(u32, Option<Passed>)>,
+    /// Launches of marked kernels that are half-way.
+    pub half_way: u64,
 }
 
 /// What the servers wrote.
@@ -146,14 +148,15 @@ pub fn devices(
             let _ = events.send(Event::Progress { done, total });
         });
         match server.ask(&Ask::Capture, &mut told)? {
-            Answer::Captured { kept, devices, passed } => {
-                Ok((kept, devices, (server.session(), passed.map(|passed| *passed))))
+            Answer::Captured { kept, devices, passed, half_way } => {
+                Ok((kept, devices, (server.session(), passed.map(|passed| *passed)), half_way))
             }
             other => Err(server.unexpected(&other)),
         }
     })?;
     let mut device = Device::default();
-    for (kept, devices, passed) in taken {
+    for (kept, devices, passed, half_way) in taken {
+        device.half_way += half_way;
         device.passed.push(passed);
         device.add(kept, devices);
     }

@@ -448,6 +448,7 @@ impl<'a> Cut<'a> {
             rehearsed,
             bytes: published.stored.total,
             data_bytes: published.stored.total.saturating_sub(published.stored.zero),
+            half_way: device.half_way,
             device_bytes: device.kept.total(),
             unchanged: device.kept.unchanged,
             device_excluded: device.kept.excluded,

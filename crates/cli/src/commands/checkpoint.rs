@@ -198,6 +198,9 @@ impl Show for Published {
                 HumanBytes(report.device_bytes.saturating_sub(apart))
             )?;
         }
+        if report.half_way > 0 {
+            writeln!(out, "launches of marked kernels that are half-way: {}", report.half_way)?;
+        }
         let private = report.private_forked + report.private_copied;
         if private > 0 {
             writeln!(

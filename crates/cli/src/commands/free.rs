@@ -1,60 +1,101 @@
 //! `--visible-devices free`: which GPUs take the places of a job's, where nobody says which.
 
+use crate::flags::Target;
 use checkpoint::gpus::{Asked, List, NoList, entries};
 use checkpoint::machine::Watcher;
 use checkpoint::{Failure, Kind};
+use std::collections::BTreeMap;
 use wire::{Gpu, Machine, Quantity};
 
 /// Which of [`Quantity::Memory`] is what nobody uses.
 const FREE: u16 = 2;
+/// GPUs whose free memory differs by less have as much: each process that watches them takes some.
+const ALIKE: u64 = 256 << 20;
 
 /// The GPUs that were asked for, at the place where `device` says that a job's are, in the places of those it `had`: without a list, all there.
 ///
 /// # Errors
-/// If the machine does not tell of its GPUs, or has none left of a sort.
+/// If the GPUs are another machine's, or it is not known which can take whose place.
 pub fn these(asked: Option<&Asked>, device: &str, had: Option<&str>) -> Result<Option<List>, Failure> {
     match asked {
         None => Ok(None),
         Some(Asked::These(list)) => Ok(Some(list.clone())),
-        Some(Asked::Free) => choose(&Watcher::new(device.to_owned()).look()?, had).map(Some),
+        Some(Asked::Free) => {
+            if let Ok(Target::Remote(address)) = device.parse() {
+                let what =
+                    format!("how much others use of the devices of {address} is not known here: say which");
+                return Err(Failure::new(Kind::Usage, what));
+            }
+            choose(&Watcher::new(device.to_owned()).look()?, had).map(Some)
+        }
     }
 }
 
-/// For each place the GPU of the same sort that has most memory left, and of those that have as much the one that was there. Numbers are those of
-/// this machine: what an image was made with elsewhere is of no sort, unless it is called by a UUID that is here, too.
+/// For the places of each sort as many GPUs of that sort, those with most memory left; no place gets another one than it had for as much.
 fn choose(machine: &Machine, had: Option<&str>) -> Result<List, Failure> {
     let gpus = &machine.gpus;
     let called: Vec<_> = gpus.iter().map(|gpu| gpu.uuid.clone()).enumerate().collect();
-    let places = match had {
-        Some(list) => entries(list).map(|entry| whole(entry, &called)).collect::<Result<_, _>>()?,
-        None => (0..gpus.len()).map(Some).collect::<Vec<_>>(),
+    let places: Vec<Option<usize>> = match had {
+        Some(list) => entries(list).map(|entry| backend::named(entry, &called)).collect(),
+        None => (0..gpus.len()).map(Some).collect(),
     };
-    let mut left: Vec<(usize, &Gpu)> = gpus.iter().enumerate().collect();
-    let mut chosen = Vec::new();
-    for place in places {
-        let sort = place.and_then(|place| Some(&gpus.get(place)?.name));
-        let fits = |gpu: &Gpu| sort.is_none_or(|sort| *sort == gpu.name);
-        let room = |number, gpu: &Gpu| (gpu.number(Quantity::Memory, FREE), place == Some(number));
-        // Of several that are alike the first.
-        let fitting = left.iter().enumerate().rev().filter(|(_, (_, gpu))| fits(gpu));
-        let Some((best, _)) = fitting.max_by_key(|(_, (number, gpu))| room(*number, gpu)) else {
-            let sort = sort.map_or("any", String::as_str);
-            let message = format!("there is no GPU left for the job's GPU {} ({sort})", chosen.len());
-            return Err(Failure::new(Kind::Unavailable, message));
+    let sorts = sorts(gpus, &places, had)?;
+    let mut chosen = vec![None; places.len()];
+    for (sort, wanting) in sorts {
+        let had = |gpu: usize| wanting.iter().any(|place| places.get(*place) == Some(&Some(gpu)));
+        let room = |gpu: usize| {
+            gpus.get(gpu).and_then(|gpu| gpu.number(Quantity::Memory, FREE)).map(|free| free / ALIKE)
         };
-        chosen.push(left.remove(best).1.uuid.clone());
+        let mut best: Vec<usize> =
+            (0..gpus.len()).filter(|gpu| gpus.get(*gpu).is_some_and(|it| it.name == sort)).collect();
+        best.sort_by_key(|gpu| std::cmp::Reverse((room(*gpu), had(*gpu))));
+        best.truncate(wanting.len());
+        if best.len() < wanting.len() {
+            let what =
+                format!("the job has {} GPUs of the sort {sort}, and here are {}", wanting.len(), best.len());
+            return Err(Failure::new(Kind::Unavailable, what));
+        }
+        let (stay, go): (Vec<usize>, Vec<usize>) = wanting
+            .iter()
+            .partition(|place| places.get(**place).copied().flatten().is_some_and(|gpu| best.contains(&gpu)));
+        for place in stay {
+            let own = places.get(place).copied().flatten();
+            best.retain(|gpu| Some(*gpu) != own);
+            chosen[place] = own;
+        }
+        for (place, gpu) in go.into_iter().zip(best) {
+            chosen[place] = Some(gpu);
+        }
     }
-    let list = chosen.join(",").parse();
+    let uuids: Vec<&str> =
+        chosen.into_iter().flatten().filter_map(|gpu| Some(gpus.get(gpu)?.uuid.as_str())).collect();
+    let list = uuids.join(",").parse();
     list.map_err(|error: NoList| Failure::new(Kind::Unavailable, error.to_string()))
 }
 
-/// The GPU that an entry of a list names; a part of one cannot be chosen.
-fn whole(entry: &str, gpus: &[(usize, String)]) -> Result<Option<usize>, Failure> {
-    if entry.starts_with("MIG-") {
-        let message = format!("{entry} is a part of a GPU: name those that are to take its place");
-        return Err(Failure::new(Kind::Usage, message));
+/// Which places want which sort. Where all GPUs are alike, all that one; else each the sort of the one that was there, which has to be called by its
+/// UUID: what a number means depends on the order that CUDA has them in.
+fn sorts<'a>(
+    gpus: &'a [Gpu],
+    places: &[Option<usize>],
+    had: Option<&str>,
+) -> Result<BTreeMap<&'a str, Vec<usize>>, Failure> {
+    let Some(first) = gpus.first() else {
+        return Err(Failure::new(Kind::Unavailable, "there is no GPU here"));
+    };
+    if gpus.iter().all(|gpu| gpu.name == first.name) {
+        return Ok(BTreeMap::from([(first.name.as_str(), (0..places.len()).collect())]));
     }
-    Ok(backend::named(entry, gpus))
+    let by_uuid = had.is_some_and(|list| entries(list).all(|entry| entry.starts_with("GPU-")));
+    let mut sorts: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    for (place, gpu) in places.iter().enumerate() {
+        let Some(gpu) = gpu.filter(|_| by_uuid).and_then(|gpu| gpus.get(gpu)) else {
+            let what = "this machine has GPUs of several sorts, and which the job had is known only of those that were called by UUID: say which";
+            return Err(Failure::new(Kind::Usage, what));
+        };
+        sorts.entry(gpu.name.as_str()).or_default().push(place);
+    }
+    Ok(sorts)
 }
 
 #[cfg(test)]
@@ -75,30 +116,43 @@ mod tests {
 
     #[test]
     fn the_freest_of_a_sort_takes_the_place() {
-        let alike = machine(&[("A", 5), ("A", 9), ("A", 7)]);
-        let mixed = machine(&[("A", 5), ("B", 9), ("A", 7), ("B", 10)]);
-        let idle = machine(&[("A", 8), ("A", 8), ("A", 8)]);
+        const GIB: u64 = 1 << 30;
+        let alike = machine(&[("A", 5 * GIB), ("A", 9 * GIB), ("A", 9 * GIB)]);
+        let mixed = machine(&[("A", 5 * GIB), ("B", 9 * GIB), ("A", 7 * GIB), ("B", 10 * GIB)]);
+        let idle = machine(&[("A", 8 * GIB), ("A", 8 * GIB + 1000), ("A", 8 * GIB)]);
         for (machine, had, takes) in [
             (&alike, Some("0"), "GPU-1a"),
             (&alike, Some("GPU-0"), "GPU-1a"),
-            (&alike, Some("0,1"), "GPU-1a,GPU-2a"),
-            (&alike, None, "GPU-1a,GPU-2a,GPU-0a"),
-            (&mixed, Some("0"), "GPU-2a"),
-            (&mixed, Some("1"), "GPU-3a"),
-            (&mixed, Some("1,0"), "GPU-3a,GPU-2a"),
-            // Of a machine that is not here.
-            (&mixed, Some("GPU-ff"), "GPU-3a"),
+            (&alike, Some("2"), "GPU-2a"),
+            // The one that has to move takes what is left.
+            (&alike, Some("0,1"), "GPU-2a,GPU-1a"),
+            (&alike, None, "GPU-0a,GPU-1a,GPU-2a"),
+            (&mixed, Some("GPU-0"), "GPU-2a"),
+            (&mixed, Some("GPU-1,GPU-0"), "GPU-3a,GPU-2a"),
+            (&mixed, Some("GPU-0,GPU-2"), "GPU-0a,GPU-2a"),
             // Nobody moves for nothing.
             (&idle, Some("2"), "GPU-2a"),
             (&idle, Some("1,0"), "GPU-1a,GPU-0a"),
             (&idle, None, "GPU-0a,GPU-1a,GPU-2a"),
+            // Of a machine that is not here.
             (&idle, Some("7"), "GPU-0a"),
+            (&alike, Some("GPU-ff"), "GPU-1a"),
         ] {
             assert_eq!(choose(machine, had).unwrap().to_string(), takes, "{had:?}");
         }
-        let none = choose(&mixed, Some("1,1,3")).unwrap_err();
-        assert!(none.message.contains("no GPU left for the job's GPU 2 (B)"), "{none:?}");
-        let part = choose(&idle, Some("MIG-1")).unwrap_err();
-        assert!(part.message.contains("MIG-1 is a part of a GPU"), "{part:?}");
+        let refused = |machine: &Machine, had, words: &str| {
+            let failure = choose(machine, had).unwrap_err();
+            assert!(failure.message.contains(words), "{failure:?}");
+        };
+        refused(&mixed, Some("0"), "GPUs of several sorts");
+        refused(&mixed, None, "GPUs of several sorts");
+        refused(&mixed, Some("GPU-ff"), "GPUs of several sorts");
+        refused(&alike, Some("0,1,2,3"), "4 GPUs of the sort A, and here are 3");
+        refused(&machine(&[]), Some("0"), "no GPU here");
+        let elsewhere = these(Some(&Asked::Free), "remote:gpu1", None).unwrap_err();
+        assert!(
+            elsewhere.message.contains("gpu1") && elsewhere.message.contains("say which"),
+            "{elsewhere:?}"
+        );
     }
 }

@@ -1,9 +1,11 @@
 //! An image of a real job, taken long ago: every later Dormouse reads it, and makes its session go on. It was taken once, by `dormouse
 //! checkpoint --stop`, of the guest `driver_api` on the software device (`guests/driver_api.cu`), and is never written again; it lacks the two
 //! files of Dormouse's own that make up most of such an image (`crates/store/examples/slim.rs`, `lib/libcuda.so.1` and `.host/init`).
+//! With the versions of a session's state came images of more guests, which have objects of more sorts, without their host halves.
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{self, App, Images, LONG, Thread};
+use server::state::SessionState;
 use std::path::Path;
 use store::{Diff, Image, Store, find_object, object_name};
 use wire::*;
@@ -117,4 +119,65 @@ fn the_session_of_an_old_image_goes_on() {
     let [before, after] = [image.object(memory).unwrap(), find_object(&again, &name).unwrap()];
     assert_eq!(before.extents, after.extents);
     let _ = app.kill();
+}
+
+/// How many objects of each sort.
+fn counts(of: &SessionState) -> [usize; 12] {
+    [
+        of.streams.len(),
+        of.events.len(),
+        of.modules.len(),
+        of.functions.len(),
+        of.libraries.len(),
+        of.kernels.len(),
+        of.graphs.len(),
+        of.slabs.len(),
+        of.pinned.len(),
+        of.shadows.len(),
+        of.stream_attributes.len(),
+        of.divided.len(),
+    ]
+}
+
+/// Of version 11 of the state: what a session has made again is captured as it was in the image.
+#[test]
+fn the_objects_of_old_images_are_made_again() {
+    let store = Store::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/v11")).unwrap();
+    // Arrays, textures and surfaces; graphs; addresses and pieces of memory; managed memory with shadow pages; a kernel half-way.
+    for job in ["textures", "nodes", "vmm", "shadows", "half-way"] {
+        let image = store.open_foreign_image(&store.find(job).unwrap().id).unwrap();
+        assert!(store.verify(&image.manifest().id, &mut |_| {}).unwrap().ok, "{job}");
+        let state = |bytes: &[u8]| SessionState::from_bytes(bytes).unwrap().0;
+        let whole =
+            image.read_to_vec(&find_object(image.manifest(), "state:s1").unwrap().kind, 8 << 20).unwrap();
+        let before = state(&whole);
+        let app = App::of_job(&image, SESSION);
+        let images = Images::new();
+        app.session.close_gate(LONG).unwrap();
+        let (id, again) = images.capture(&app.session);
+        let after = state(&again);
+        let launches = |of: &SessionState| {
+            of.half_way
+                .iter()
+                .map(|each| (each.kernel.clone(), each.code, each.launched.clone()))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(launches(&before), launches(&after), "{job}");
+        assert_eq!(before.half_way.is_empty(), job != "half-way");
+        assert_eq!(counts(&before), counts(&after), "{job}");
+        // What was still to be done of the others changes their memory before it is captured again.
+        if job == "vmm" {
+            let again = images.store.manifest(&id).unwrap();
+            for object in image
+                .manifest()
+                .objects
+                .iter()
+                .filter(|object| object_name(&object.kind).starts_with("device:"))
+            {
+                let name = object_name(&object.kind).replace("s1", &format!("s{}", common::SESSION));
+                assert_eq!(object.extents, find_object(&again, &name).unwrap().extents, "{job}: {name}");
+            }
+        }
+        let _ = app.kill();
+    }
 }
