@@ -58,7 +58,9 @@ pub enum RestoreError {
     #[error(transparent)]
     Fill(#[from] Arc<FillError>),
     /// A device is missing.
-    #[error("the session uses device {device}, and of the GPUs that it is to have {count} are there; name others (--visible-devices), or go on on a machine with as many")]
+    #[error(
+        "the session uses device {device}, and of the GPUs that it is to have {count} are there; name others (--visible-devices), or go on on a machine with as many"
+    )]
     Device {
         /// Its number.
         device: u32,
