@@ -78,7 +78,7 @@ fn a_refused_migration_leaves_the_way_back_as_it_was() {
 #[test]
 fn who_is_interrupted_says_what_becomes_of_the_job() {
     let stage = Stage::new("interrupted").unwrap();
-    let job = stage.started("private_memory", &["100000"]).unwrap();
+    let job = stage.started("private_memory", &["100000", "40"]).unwrap();
     let moving = migrate(&stage, "here", &[]).stderr(Stdio::piped()).spawn().unwrap();
     let images = stage.place().store().join("images");
     let until = Instant::now() + Duration::from_secs(60);
@@ -246,7 +246,7 @@ fn a_job_that_cannot_go_on_with_other_options_goes_on_without() {
 #[test]
 fn rounds_that_do_not_converge_end() {
     let stage = Stage::new("rounds").unwrap();
-    let job = stage.started("private_memory", &["100000"]).unwrap();
+    let job = stage.started("private_memory", &["100000", "40"]).unwrap();
     let moved = |flags: &[&str]| {
         let mut command = stage.place().asked("migrate");
         command.args(["--to", "here", "--compress", "none", "--output"]).arg(output(&stage)).args(flags);

@@ -643,8 +643,8 @@ impl Server {
         });
         let taken = taken.map_err(|error| self.not_captured(&error))?;
         let passed = self.session.watch().steering().and_then(Steering::passed).map(Box::new);
-        let half_way = self.session.half_way_records().len() as u64;
-        let answer = Answer::Captured { kept: taken.kept, devices: taken.devices.clone(), passed, half_way };
+        let (kept, devices) = (taken.kept, taken.devices.clone());
+        let answer = Answer::Captured { kept, devices, passed, half_way: taken.half_way() };
         self.taken = Some((taken, writer));
         Ok(answer)
     }

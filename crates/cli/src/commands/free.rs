@@ -4,6 +4,7 @@ use crate::flags::Target;
 use checkpoint::gpus::{Asked, List, NoList, entries};
 use checkpoint::machine::Watcher;
 use checkpoint::{Failure, Kind};
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use wire::{Gpu, Machine, Quantity};
 
@@ -34,41 +35,33 @@ pub fn these(asked: Option<&Asked>, device: &str, had: Option<&str>) -> Result<O
 /// For the places of each sort as many GPUs of that sort, those with most memory left; no place gets another one than it had for as much.
 fn choose(machine: &Machine, had: Option<&str>) -> Result<List, Failure> {
     let gpus = &machine.gpus;
-    let called: Vec<_> = gpus.iter().map(|gpu| gpu.uuid.clone()).enumerate().collect();
-    let places: Vec<Option<usize>> = match had {
+    let called: Vec<(&Gpu, String)> = gpus.iter().map(|gpu| (gpu, gpu.uuid.clone())).collect();
+    let places: Vec<Option<&Gpu>> = match had {
         Some(list) => entries(list).map(|entry| backend::named(entry, &called)).collect(),
-        None => (0..gpus.len()).map(Some).collect(),
+        None => gpus.iter().map(Some).collect(),
     };
-    let sorts = sorts(gpus, &places, had)?;
     let mut chosen = vec![None; places.len()];
-    for (sort, wanting) in sorts {
-        let had = |gpu: usize| wanting.iter().any(|place| places.get(*place) == Some(&Some(gpu)));
-        let room = |gpu: usize| {
-            gpus.get(gpu).and_then(|gpu| gpu.number(Quantity::Memory, FREE)).map(|free| free / ALIKE)
-        };
-        let mut best: Vec<usize> =
-            (0..gpus.len()).filter(|gpu| gpus.get(*gpu).is_some_and(|it| it.name == sort)).collect();
-        best.sort_by_key(|gpu| std::cmp::Reverse((room(*gpu), had(*gpu))));
-        best.truncate(wanting.len());
+    for (sort, wanting) in sorts(gpus, &places, had)? {
+        let room = |gpu: &Gpu| gpu.number(Quantity::Memory, FREE).map(|free| free / ALIKE);
+        let mut best: Vec<&Gpu> = gpus.iter().filter(|gpu| gpu.name == sort).collect();
         if best.len() < wanting.len() {
             let what =
                 format!("the job has {} GPUs of the sort {sort}, and here are {}", wanting.len(), best.len());
             return Err(Failure::new(Kind::Unavailable, what));
         }
-        let (stay, go): (Vec<usize>, Vec<usize>) = wanting
-            .iter()
-            .partition(|place| places.get(**place).copied().flatten().is_some_and(|gpu| best.contains(&gpu)));
+        best.sort_by_key(|gpu| Reverse((room(gpu), places.contains(&Some(*gpu)))));
+        best.truncate(wanting.len());
+        let (stay, go): (Vec<usize>, Vec<usize>) =
+            wanting.iter().partition(|place| places[**place].is_some_and(|own| best.contains(&own)));
         for place in stay {
-            let own = places.get(place).copied().flatten();
-            best.retain(|gpu| Some(*gpu) != own);
-            chosen[place] = own;
+            best.retain(|gpu| Some(*gpu) != places[place]);
+            chosen[place] = places[place];
         }
         for (place, gpu) in go.into_iter().zip(best) {
             chosen[place] = Some(gpu);
         }
     }
-    let uuids: Vec<&str> =
-        chosen.into_iter().flatten().filter_map(|gpu| Some(gpus.get(gpu)?.uuid.as_str())).collect();
+    let uuids: Vec<&str> = chosen.into_iter().flatten().map(|gpu| gpu.uuid.as_str()).collect();
     let list = uuids.join(",").parse();
     list.map_err(|error: NoList| Failure::new(Kind::Unavailable, error.to_string()))
 }
@@ -77,7 +70,7 @@ fn choose(machine: &Machine, had: Option<&str>) -> Result<List, Failure> {
 /// UUID: what a number means depends on the order that CUDA has them in.
 fn sorts<'a>(
     gpus: &'a [Gpu],
-    places: &[Option<usize>],
+    places: &[Option<&'a Gpu>],
     had: Option<&str>,
 ) -> Result<BTreeMap<&'a str, Vec<usize>>, Failure> {
     let Some(first) = gpus.first() else {
@@ -89,7 +82,7 @@ fn sorts<'a>(
     let by_uuid = had.is_some_and(|list| entries(list).all(|entry| entry.starts_with("GPU-")));
     let mut sorts: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for (place, gpu) in places.iter().enumerate() {
-        let Some(gpu) = gpu.filter(|_| by_uuid).and_then(|gpu| gpus.get(gpu)) else {
+        let Some(gpu) = gpu.filter(|_| by_uuid) else {
             let what = "this machine has GPUs of several sorts, and which the job had is known only of those that were called by UUID: say which";
             return Err(Failure::new(Kind::Usage, what));
         };

@@ -518,6 +518,11 @@ fn memory_items(
 }
 
 impl Taken {
+    /// Launches of marked kernels that are half-way.
+    pub(crate) fn half_way(&self) -> u64 {
+        self.state.half_way.len() as u64
+    }
+
     /// Writes what is not in the store yet. Gives the state's bytes, as a rehearsal needs them, and what [`Session::remember`] needs. `progress` is told of each piece how many
     /// bytes it has, and may stop it.
     ///
