@@ -35,10 +35,10 @@ pub fn existing_store(at: &Access) -> Result<Option<Store>, Failure> {
     there_or_not(at, at.open())
 }
 
-/// A bucket without a store is like a folder that is not there.
+/// A bucket without a store, and a folder where one is being made, are like a folder that is not there.
 fn there_or_not(at: &Access, opened: Result<Store, OpenError>) -> Result<Option<Store>, Failure> {
     match opened {
-        Err(OpenError::NotAStore { .. }) if at.at.as_folder().is_none() => Ok(None),
+        Err(OpenError::NotAStore { .. }) if at.at.as_folder().is_none() || at.is_new() => Ok(None),
         opened => opened.map(Some).map_err(|error| open_failure(&error)),
     }
 }
@@ -195,7 +195,7 @@ pub fn check_store(at: &Access) -> Result<(), Failure> {
         return could_be_made();
     }
     match (at.open(), first_name(dir)) {
-        (Err(OpenError::NotAStore { .. }), Ok(None)) => could_be_made(),
+        (Err(OpenError::NotAStore { .. }), _) if at.is_new() => could_be_made(),
         (Ok(_), _) => Ok(()),
         (Err(OpenError::NotAStore { dir }), Ok(Some(found))) => {
             fail(OpenError::NotEmpty { dir, found }.to_string())
@@ -249,6 +249,30 @@ pub fn open_or_create_store(at: &Access) -> Result<Store, Failure> {
 mod tests {
     use super::*;
     use store::Location;
+
+    #[test]
+    fn a_store_that_somebody_makes_is_not_there_yet() {
+        let folder = tempfile::tempdir().unwrap();
+        let at: Access = Location::Folder(folder.path().to_owned()).into();
+        let is_not_there = || {
+            check_store(&at).unwrap();
+            assert!(existing_store(&at).unwrap().is_none());
+        };
+        is_not_there();
+        for part in ["packs", "index", "images", "tmp"] {
+            fs::create_dir(folder.path().join(part)).unwrap();
+            is_not_there();
+        }
+        fs::write(folder.path().join("config-0123"), "half").unwrap();
+        is_not_there();
+        // What has lost its config is no new one.
+        fs::write(folder.path().join("packs/one"), "").unwrap();
+        let failure = existing_store(&at).unwrap_err();
+        assert!(failure.message.contains("is not a Dormouse store"), "{failure:?}");
+        fs::remove_file(folder.path().join("packs/one")).unwrap();
+        open_or_create_store(&at).unwrap();
+        assert!(existing_store(&at).unwrap().is_some());
+    }
 
     #[test]
     fn a_place_for_a_store_is_told_from_one_that_is_none() {

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::key::{Key, Recipient};
+use crate::media::Dir;
 use crate::{Location, OpenError, Store};
 
 /// Where a store is, and what opens it.
@@ -41,6 +42,12 @@ impl Access {
     /// As [`Access::open`].
     pub fn open_at_once(&self) -> Result<Store, OpenError> {
         Store::open_with(self.at.media(false)?, &self.key, &self.recipients)
+    }
+
+    /// Whether nothing is in the folder but what is there before a store is: nothing, or what somebody who makes one has made so far.
+    #[must_use]
+    pub fn is_new(&self) -> bool {
+        self.at.as_folder().is_some_and(|dir| Store::is_new(&Dir::new(dir)))
     }
 
     /// Whether a store that is made for these recipients could be opened with this key afterwards.

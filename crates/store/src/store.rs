@@ -135,6 +135,13 @@ impl Store {
         }
     }
 
+    /// Whether nothing is there but what there is before [`create`] has ended.
+    pub(crate) fn is_new(media: &dyn Media) -> bool {
+        let is_empty = |folder: &str| media.list(folder).is_ok_and(|names| names.is_empty());
+        let of_new = |name: &String| name.starts_with(layout::CONFIG) || is_folder(name) && is_empty(name);
+        media.list("").is_ok_and(|names| names.iter().all(of_new))
+    }
+
     /// The store's folder, or its bucket as if it were one, for messages.
     #[must_use]
     pub fn dir(&self) -> PathBuf {
@@ -230,6 +237,10 @@ impl Store {
     }
 }
 
+fn is_folder(name: &str) -> bool {
+    layout::FOLDERS.contains(&name)
+}
+
 fn cannot_lock(error: &io::Error) -> bool {
     use io::ErrorKind::{NotFound, PermissionDenied, ReadOnlyFilesystem, Unsupported};
     matches!(error.kind(), NotFound | PermissionDenied | ReadOnlyFilesystem | Unsupported)
@@ -280,7 +291,7 @@ fn create(media: &dyn Media, key: &Key, recipients: &[Recipient]) -> Result<Opti
         let path = media.full_path(path);
         move |error| MediaError { operation, path, error }
     };
-    let ours = |name: &String| layout::FOLDERS.contains(&name.as_str()) || name.starts_with(layout::CONFIG);
+    let ours = |name: &String| is_folder(name) || name.starts_with(layout::CONFIG);
     let names = media.list("").map_err(at("list", ""))?;
     if let Some(found) = names.iter().find(|name| !ours(name)) {
         return Err(OpenError::NotEmpty { dir: media.full_path(""), found: found.clone() });

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::Duration;
 
 /// A file's handle. Good as long as the file exists.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,6 +25,9 @@ struct Raw {
 }
 
 const LONGEST: usize = 128;
+
+/// How often a file is opened again that cannot be for want of memory.
+const TRIES: usize = 20;
 
 impl Handle {
     /// The handle of an open file (O_PATH is enough), and the mount that it was opened through.
@@ -53,6 +57,10 @@ impl Handle {
     /// # Errors
     /// `ESTALE` when the file has been deleted, `EOPNOTSUPP` when the file system has no way back from handles.
     pub(super) fn open(&self, mount: &File) -> io::Result<OwnedFd> {
+        patiently(|| self.try_open(mount))
+    }
+
+    fn try_open(&self, mount: &File) -> io::Result<OwnedFd> {
         let mut raw = Raw { length: self.bytes.len() as u32, kind: self.kind, bytes: [0; LONGEST] };
         raw.bytes[..self.bytes.len()].copy_from_slice(&self.bytes);
         let flags = libc::O_PATH | libc::O_CLOEXEC;
@@ -66,6 +74,19 @@ impl Handle {
         // SAFETY: new and ours.
         Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
     }
+}
+
+/// While a deleted file's number is being given to a new one, the kernel finds no inode, and takes that for want of memory (Linux 6.18, ext4).
+fn patiently<T>(mut open: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    for _ in 0..TRIES {
+        match open() {
+            Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            opened => return opened,
+        }
+    }
+    open()
 }
 
 #[cfg(test)]
@@ -86,5 +107,15 @@ mod tests {
         drop(found);
         fs::remove_file(&other).unwrap();
         assert_eq!(handle.open(&mount).unwrap_err().raw_os_error(), Some(libc::ESTALE));
+    }
+
+    #[test]
+    fn want_of_memory_may_be_a_number_that_is_given_away() {
+        let mut answers = [libc::ENOMEM, libc::ENOMEM, libc::ESTALE, libc::ENOMEM].into_iter();
+        let opened = patiently(|| Err::<(), _>(io::Error::from_raw_os_error(answers.next().unwrap())));
+        assert_eq!(opened.unwrap_err().raw_os_error(), Some(libc::ESTALE));
+        assert_eq!(answers.len(), 1);
+        let opened = patiently(|| Err::<(), _>(io::Error::from_raw_os_error(libc::ENOMEM)));
+        assert_eq!(opened.unwrap_err().raw_os_error(), Some(libc::ENOMEM));
     }
 }
