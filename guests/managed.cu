@@ -86,6 +86,28 @@ static void hints(uint32_t *words, int step, cudaStream_t stream) {
     CUDA(cudaMemAdvise(words, BYTES, cudaMemAdviseUnsetAccessedBy, device));
 }
 
+// Several at once; and that contents are of no use until they are written again.
+static void hints_together(uint32_t *words, uint32_t *spare, int step, int work, cudaStream_t stream) {
+    cudaMemLocation places[] = {{cudaMemLocationTypeDevice, 0}, {cudaMemLocationTypeHost, 0}};
+    void *both[] = {words, spare};
+    size_t sizes[] = {BYTES, BYTES}, firsts[] = {0, 1};
+    CUDA(cudaMemPrefetchBatchAsync(both, sizes, 2, places, firsts, 2, 0, stream));
+    int mostly = -7, preferred = -7;
+    void *answers[] = {&mostly, &preferred};
+    size_t lengths[] = {sizeof mostly, sizeof preferred};
+    cudaMemRangeAttribute which[] = {cudaMemRangeAttributeReadMostly, cudaMemRangeAttributePreferredLocation};
+    CUDA(cudaMemRangeGetAttributes(answers, lengths, which, 2, words, BYTES));
+    guest::require(mostly == 0 && preferred == (step % 2 ? 0 : cudaCpuDeviceId), "attributes together", step);
+
+    if (step % 2) CUDA(cudaMemDiscardBatchAsync(both + 1, sizes, 1, 0, stream));
+    else CUDA(cudaMemDiscardAndPrefetchBatchAsync(both + 1, sizes, 1, places, firsts, 1, 0, stream));
+    CUDA(cudaStreamSynchronize(stream));
+    for (int i = 0; i < N; i++) spare[i] = step * i;
+    launch(spare, 0, N, step, work, stream);
+    CUDA(cudaStreamSynchronize(stream));
+    for (int i = 0; i < N; i++) guest::require(spare[i] == combine(step * i, step, i, work), "what was discarded", step);
+}
+
 static void bad_input(uint32_t *words) {
     cudaMemLocation device{cudaMemLocationTypeDevice, 0}, nowhere{cudaMemLocationTypeDevice, 99};
     uint32_t *plain, *freed = managed<uint32_t>(N);
@@ -108,7 +130,7 @@ int main(int argc, char **argv) {
     auto [steps, work] = guest::args(argc, argv, 100, 8);
     cudaStream_t stream;
     CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    uint32_t *words = managed<uint32_t>(N), *attached = managed<uint32_t>(N, cudaMemAttachHost), *walked = managed<uint32_t>(1);
+    uint32_t *words = managed<uint32_t>(N), *attached = managed<uint32_t>(N, cudaMemAttachHost), *walked = managed<uint32_t>(1), *spare = managed<uint32_t>(N);
     memset(words, 0, BYTES);
     memset(attached, 0, BYTES);
     CUDA(cudaStreamAttachMemAsync(stream, attached));
@@ -190,7 +212,10 @@ int main(int argc, char **argv) {
         for (int i = 0; i < 40; i++) grown.push_back(step * i), grown_expected.push_back(step * i);
         launch(grown.data(), 0, int(grown.size()), step, 1, stream);
         for (size_t i = 0; i < grown_expected.size(); i++) grown_expected[i] = combine(grown_expected[i], step, i, 1);
-        if (step % 5 == 0) hints(words, step, stream);
+        if (step % 5 == 0) {
+            hints(words, step, stream);
+            hints_together(words, spare, step, work, stream);
+        }
         CUDA(cudaStreamSynchronize(stream));
         guest::require(memcmp(grown.data(), grown_expected.data(), grown.size() * 4) == 0, "a vector", step);
         sum = guest::fold(sum, words, N);
@@ -202,6 +227,6 @@ int main(int argc, char **argv) {
         CUDA(cudaFree(head));
         head = next;
     }
-    for (auto memory : {words, attached, walked}) CUDA(cudaFree(memory));
+    for (auto memory : {words, attached, walked, spare}) CUDA(cudaFree(memory));
     return guest::done(sum);
 }
