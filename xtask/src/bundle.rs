@@ -4,6 +4,7 @@
 //! dormouse-VERSION-x86_64-linux/
 //!   bin/ lib/ include/ python/ criu/ guests/ bench/ checks/   as in a kit, but optimised, and for C libraries from 2.28 on
 //!   gpu-check                          runs every check and prints a table
+//!   measure                            takes the figures of docs/benchmarks.md
 //!   README.md LICENSES/
 //! ```
 

@@ -3,7 +3,7 @@
 //! ```text
 //! kit/bin/{dormouse,dormouse-init,gpu-check}   kit/bin/dormouse-nvcc -> dormouse   kit/lib/libcuda.so.1   kit/lib/libdormouse_bounce.so   kit/lib/criu/dormouse.so   kit/criu -> .prefix/criu
 //! kit/lib/libdormouse.{so.1,so,a}   kit/include/dormouse.{h,cuh}   kit/python/dormouse
-//! kit/guests/…   kit/bench/…   kit/checks/…
+//! kit/guests/…   kit/bench/…   kit/checks/…   kit/measure
 //! ```
 
 use std::path::{Path, PathBuf};

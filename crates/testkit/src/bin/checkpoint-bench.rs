@@ -69,6 +69,14 @@ struct Bench {
     kit: Kit,
 }
 
+/// Where the program itself copies its memory to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Saved {
+    ToDisk,
+    /// What copying it takes.
+    Nowhere,
+}
+
 /// One line of the table; what does not apply is left out.
 #[derive(Default)]
 struct Row {
@@ -80,24 +88,27 @@ struct Row {
     gap_ms: Option<f64>,
     durable_s: Option<f64>,
     written: Option<f64>,
+    /// What the raw disk took before and after, bytes/s.
+    raw: Option<[f64; 2]>,
     slower: Option<f64>,
     restored_s: Vec<f64>,
 }
 
 impl Row {
-    const HEAD: &str = "| how | GiB | contents, or what has changed | stood still, ms | of it the device | longest step more than others, ms | durable after, s | written, MB | steps meanwhile | restored, s |\n|---|---|---|---|---|---|---|---|---|---|";
+    const HEAD: &str = "| how | GiB | contents, or what has changed | stood still, ms | of it the device | longest step more than others, ms | durable after, s | written, MB | of it a second, and the raw disk before and after, GB | steps meanwhile | restored, s |\n|---|---|---|---|---|---|---|---|---|---|---|";
 
     /// Prints the line at once, so that a run that is cut off has told what it found.
     fn print(&self) {
         let figure =
             |value: Option<f64>, digits: usize| value.map_or_else(String::new, |it| format!("{it:.digits$}"));
         let slower = self.slower.map_or_else(String::new, |ratio| format!("{:+.1} %", (ratio - 1.0) * 100.0));
+        let rates = self.rates().unwrap_or_default();
         let mut restored = String::new();
         for (number, seconds) in self.restored_s.iter().enumerate() {
             let _ = write!(restored, "{}{seconds:.2}", if number > 0 { ", " } else { "" });
         }
         println!(
-            "| {} | {} | {} | {} | {} | {} | {} | {} | {slower} | {restored} |",
+            "| {} | {} | {} | {} | {} | {} | {} | {} | {rates} | {slower} | {restored} |",
             self.how,
             self.gib,
             self.what,
@@ -107,6 +118,12 @@ impl Row {
             figure(self.durable_s, 2),
             figure(self.written.map(|bytes| bytes / 1e6), 1),
         );
+    }
+
+    /// How fast it was written, and what the disk could do.
+    fn rates(&self) -> Option<String> {
+        let (rate, [before, after]) = (self.written? / self.durable_s?, self.raw?);
+        Some(format!("{:.2}; {:.2}, {:.2}", rate / 1e9, before / 1e9, after / 1e9))
     }
 }
 
@@ -245,11 +262,10 @@ impl Bench {
     }
 
     fn run(&self) -> anyhow::Result<()> {
-        println!("raw disk: {:.2} GB/s", raw_disk(&self.arguments.disk)? / 1e9);
         println!("{}", Row::HEAD);
         for &gib in &self.arguments.to_disk {
             if self.device == Device::Gpu {
-                self.naive(gib)?.print();
+                self.naive(gib, Saved::ToDisk)?.print();
                 self.driver(gib)?.print();
             }
             for contents in ["random", "half", "zero"] {
@@ -258,12 +274,12 @@ impl Bench {
         }
         for &gib in &self.arguments.to_memory {
             if self.device == Device::Gpu {
+                self.naive(gib, Saved::Nowhere)?.print();
                 self.driver(gib)?.print();
             }
             let changes = ["0 contiguous", "1 contiguous", "1 scattered", "10 scattered", "100 contiguous"];
             self.ours(gib, "thin", &self.arguments.memory, &changes)?;
         }
-        println!("raw disk: {:.2} GB/s", raw_disk(&self.arguments.disk)? / 1e9);
         if !self.arguments.suspended.is_empty() {
             println!("{}", Slept::HEAD);
         }
@@ -342,23 +358,29 @@ impl Bench {
     }
 
     /// The program copies its memory to a file itself.
-    fn naive(&self, gib: f64) -> anyhow::Result<Row> {
+    fn naive(&self, gib: f64, saved: Saved) -> anyhow::Result<Row> {
         let folder = scratch(&self.arguments.disk)?;
         let mut program = self.native(gib, folder.path())?;
-        let saved = number_after(&program.ask("0 save")?, "ms")?;
-        let loaded = number_after(&program.ask("0 load")?, "ms")?;
+        let mut row = Row { how: "naive".into(), gib, what: "random".into(), ..Row::default() };
+        let save = |program: &mut Program| number_after(&program.ask("0 save")?, "ms");
+        match saved {
+            Saved::ToDisk => {
+                let before = raw_disk(&self.arguments.disk)?;
+                let ms = save(&mut program)?;
+                row.stall_ms = Some(ms);
+                row.durable_s = Some(ms / 1e3);
+                row.written = Some(gib * (1u64 << 30) as f64);
+                row.raw = Some([before, raw_disk(&self.arguments.disk)?]);
+                row.restored_s.push(number_after(&program.ask("0 load")?, "ms")? / 1e3);
+            }
+            Saved::Nowhere => {
+                std::os::unix::fs::symlink("/dev/null", folder.path().join("naive"))?;
+                row.what = "random; thrown away".into();
+                row.stall_ms = Some(save(&mut program)?);
+            }
+        }
         program.end()?;
-        let row = Row { how: "naive".into(), gib, what: "random".into(), ..Row::default() };
-        let written = Some(gib * (1u64 << 30) as f64);
-        let durable_s = Some(saved / 1e3);
-        Ok(Row {
-            stall_ms: Some(saved),
-            gap_ms: None,
-            durable_s,
-            written,
-            restored_s: vec![loaded / 1e3],
-            ..row
-        })
+        Ok(row)
     }
 
     /// The driver moves its memory to the host's and back. What a dump of the process would then take is not in it.
@@ -385,7 +407,7 @@ impl Bench {
         })
     }
 
-    /// Dormouse: a first checkpoint, one more after each of `changes`; and restarts, the last one lazy.
+    /// Dormouse: a first checkpoint and, of one in memory, another one after each of `changes`; and restarts, the last one lazy.
     /// Of the first the store may be on the disk only; what is read a second time the kernel moves to another list meanwhile.
     fn ours(&self, gib: f64, contents: &str, place: &Path, changes: &[&str]) -> anyhow::Result<()> {
         // A job has a `/dev/shm` of its own, so the folder through which both talk lies on the disk.
@@ -396,8 +418,12 @@ impl Bench {
         command.args(self.changes(gib, contents, folder.path()));
         let mut program = Program::start(command, folder.path())?;
         program.is_ready()?;
+        let to_disk = changes.is_empty();
+        let raw = || to_disk.then(|| raw_disk(place)).transpose();
+        let before = raw()?;
         let mut row = self.checkpoint(&mut program, &name, gib, contents)?;
-        if !changes.is_empty() {
+        row.raw = before.zip(raw()?).map(<[f64; 2]>::from);
+        if !to_disk {
             row.print();
         }
         for change in changes {
@@ -419,7 +445,7 @@ impl Bench {
             restored_s.push(start.elapsed().as_secs_f64());
             program.end()?;
         }
-        if changes.is_empty() {
+        if to_disk {
             row.restored_s = restored_s;
         } else {
             row = Row { how: "Dormouse".into(), gib, what: "restarts".into(), restored_s, ..Row::default() };
@@ -442,6 +468,7 @@ impl Bench {
             gap_ms: Some(steps.longest - before.median),
             durable_s: field("total_ms").map(|ms| ms / 1e3),
             written: field("written"),
+            raw: None,
             slower: Some(steps.mean / before.mean),
             restored_s: Vec::new(),
         })

@@ -1,0 +1,48 @@
+#!/bin/sh
+# Takes the figures of docs/benchmarks.md on this machine's GPU: `measure [--out FOLDER] [STEP...]`, each step for its time at most. What a step
+# printed is in FOLDER (/tmp/dormouse-measured) under its name; a table of what was run comes last. Without steps all are taken, in some 40 minutes.
+set -u
+here=$(dirname "$(readlink -f "$0")")
+out=/tmp/dormouse-measured
+if [ "${1:-}" = --out ]; then out=$2; shift 2; fi
+mkdir -p "$out" || exit 1
+wanted=" $* "
+table=
+
+# NAME SECONDS COMMAND...
+step() {
+    name=$1 limit=$2
+    shift 2
+    case $wanted in "  " | *" ${name%-native} "*) ;; *) return ;; esac
+    begun=$(date +%s)
+    timeout --kill-after=10 "$limit" "$@" >"$out/$name" 2>&1 </dev/null
+    code=$?
+    took=$(($(date +%s) - begun))
+    printf '%s: exit code %s after %s s\n' "$name" "$code" "$took"
+    table="$table$(printf '%-20s %9s %7s' "$name" "$code" "$took")
+"
+}
+
+# A program natively and under Dormouse, in turn.
+both() {
+    program=$1 seconds=$2
+    shift 2
+    step "$program-native" "$seconds" "$@"
+    step "$program" "$seconds" "$here/bin/dormouse" run --device gpu -- "$@"
+}
+
+both calls 60 "$here/bench/calls"
+both marked 120 "$here/bench/marked" 60
+both managed-1024 120 "$here/bench/managed" 1024
+both managed-8192 180 "$here/bench/managed" 8192
+step checkpoints-1-8 300 "$here/bin/checkpoint-bench" --to-disk 1,8 --to-memory --suspended
+step checkpoints-32 300 "$here/bin/checkpoint-bench" --to-disk 32 --to-memory --suspended
+step checkpoints-64 400 "$here/bin/checkpoint-bench" --to-disk --to-memory 64 --suspended
+step checkpoints-100 500 "$here/bin/checkpoint-bench" --to-disk --to-memory 100 --suspended
+step suspended 120 "$here/bin/checkpoint-bench" --to-disk --to-memory --suspended 1,20
+step network 590 "$here/bin/network-bench"
+step training 590 python3 "$here/bench/whole.py" --limit 580 -- python3 "$here/bench/train.py" 80 300 0 4
+
+[ -n "$table" ] || { echo "there is no such step: $*" >&2; exit 2; }
+printf '\n%-20s %9s %7s\n' step 'exit code' seconds
+printf '%s' "$table"
