@@ -127,6 +127,23 @@ fn a_program_has_the_devices_of_another_machine_that_are_asked_for() {
     assert_eq!(devices("/2", Some("0")), ["0 at 0000:03:00.0"]);
 }
 
+#[test]
+fn devices_of_another_machine_are_listed_as_they_are_there() {
+    let stage = Stage::new("listed").unwrap();
+    let server = trusted(&stage);
+    let listed = |device: &str| -> serde_json::Value {
+        let mut command = stage.place().dormouse("devices");
+        command.args(["--json", "--device", device]);
+        server.known_to(&mut command);
+        serde_json::from_slice(&command.output().unwrap().stdout).unwrap()
+    };
+    let (here, there) = (listed("soft"), listed(&format!("remote:{}", server.address)));
+    for field in ["driver", "cuda"] {
+        assert_eq!(there[field], here[field], "{there}");
+    }
+    assert_eq!(there["devices"][0]["uuid"], here["devices"][0]["uuid"], "{there}");
+}
+
 /// With a library that stands in for what makes RDMA: no hardware is here.
 #[test]
 fn contents_of_memory_go_by_rdma_where_that_is_asked_for_and_nowhere_else() {

@@ -5,7 +5,7 @@ use crate::budget::Budget;
 use crate::graph::{Graph, Template};
 use crate::output::Output;
 use crate::steer::{self, Steering};
-use crate::{code, device, link, managed, memory_operations, physical, work};
+use crate::{code, device, link, machine, managed, memory_operations, physical, work};
 use backend::{
     Access, BLOCK_GRANULARITY, Backend, Compiled, Copy3D, Fill, GraphPlan, GraphWork, HostFunction, Launch,
     LinkInput, LoadError, MemoryOperation, Range, RawBlock, RawContext, RawEvent, RawFunction, RawGraph,
@@ -247,6 +247,10 @@ impl Backend for Driver {
 
     fn driver_version(&self) -> i32 {
         self.version
+    }
+
+    fn driver_release(&self) -> String {
+        machine::release()
     }
 
     fn devices(&self) -> &[DeviceFacts] {

@@ -45,10 +45,12 @@ pub trait Backend:
     fn round_trip(&self) -> Duration {
         Duration::ZERO
     }
-    /// What this is, for people: `CUDA driver 580.159.04`, `software device`.
+    /// What this is, for people: `CUDA driver 13.0`, `software device`.
     fn describe(&self) -> String;
     /// As `cuDriverGetVersion`.
     fn driver_version(&self) -> i32;
+    /// The driver's own version, as `580.159.04`; nothing where nobody can tell.
+    fn driver_release(&self) -> String;
     /// Every device, in order.
     fn devices(&self) -> &[DeviceFacts];
     /// As `cuDeviceCanAccessPeer`.

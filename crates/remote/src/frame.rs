@@ -6,7 +6,7 @@ use wire::{Encoder, Wire};
 /// What both ends begin with.
 pub(crate) const MAGIC: [u8; 8] = *b"DMremote";
 /// Version of the protocol; both ends refuse any other.
-pub(crate) const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 4;
 /// Length, opcode, flags, number of the call.
 pub(crate) const HEADER: usize = 16;
 /// The call is made inside of `place`.

@@ -211,6 +211,7 @@ pub(crate) struct Hello {
     pub(crate) on_cores: bool,
     pub(crate) describe: String,
     pub(crate) driver_version: i32,
+    pub(crate) driver_release: String,
     pub(crate) devices: Vec<DeviceFacts>,
 }
 
@@ -220,6 +221,7 @@ impl Wire for Hello {
         self.on_cores.encode(to);
         self.describe.encode(to);
         self.driver_version.encode(to);
+        self.driver_release.encode(to);
         self.devices.encode(to);
     }
     fn decode(from: &mut Decoder<'_>) -> Result<Self, DecodeError> {
@@ -228,6 +230,7 @@ impl Wire for Hello {
             on_cores: Wire::decode(from)?,
             describe: Wire::decode(from)?,
             driver_version: Wire::decode(from)?,
+            driver_release: Wire::decode(from)?,
             devices: Wire::decode(from)?,
         })
     }

@@ -37,6 +37,11 @@ pub fn look() -> Result<Machine, MachineUnknown> {
     }
 }
 
+/// The driver's version, which its half in the kernel says where its library cannot.
+pub fn release() -> String {
+    std::fs::read_to_string("/sys/module/nvidia/version").unwrap_or_default().trim().to_owned()
+}
+
 fn by_driver() -> Result<Machine, DriverUnavailable> {
     let api = Api::load()?;
     let step = |call, code| check(code).map_err(|error| DriverUnavailable::Init { call, error });
@@ -48,9 +53,7 @@ fn by_driver() -> Result<Machine, DriverUnavailable> {
     let facts = device::all(&api);
     let (_, facts) =
         facts.map_err(|error: CuError| DriverUnavailable::Init { call: "cuDeviceGet", error })?;
-    // The kernel's half says the version where the library cannot.
-    let driver = std::fs::read_to_string("/sys/module/nvidia/version").unwrap_or_default().trim().to_owned();
     let mut gpus: Vec<Gpu> = facts.iter().map(Gpu::of).collect();
     gpus.sort_by_key(|gpu| gpu.pci.packed());
-    Ok(Machine { driver, nvml: String::new(), cuda, gpus })
+    Ok(Machine { driver: release(), nvml: String::new(), cuda, gpus })
 }

@@ -19,6 +19,7 @@ use super::function::Function;
 use super::graph::Graph;
 use super::handles::Table;
 use super::limits::Limits;
+use super::machine::DRIVER;
 use super::occupancy;
 use super::place::Placement;
 use super::template::Template;
@@ -244,6 +245,10 @@ impl Backend for SoftBackend {
 
     fn can_access_peer(&self, device: usize, peer: usize) -> Result<bool> {
         let known = device < self.facts.len() && peer < self.facts.len();
+    fn driver_release(&self) -> String {
+        DRIVER.to_owned()
+    }
+
         if known { Ok(device != peer) } else { Err(CuError::INVALID_DEVICE) }
     }
 

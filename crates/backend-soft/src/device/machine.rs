@@ -7,7 +7,7 @@ use super::facts::{MULTIPROCESSORS, facts};
 use crate::module::COMPUTE_CAPABILITY;
 
 /// The first driver with the interface that the device has: programs ask for at least some version.
-const DRIVER: &str = "580.65.06";
+pub const DRIVER: &str = "580.65.06";
 /// CUDA cores of a multiprocessor of this compute capability.
 const CORES: u32 = 128;
 

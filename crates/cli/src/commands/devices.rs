@@ -83,7 +83,8 @@ fn one(gpu: &Gpu) -> Listed {
 
 impl Show for Found {
     fn show(&self, out: &mut dyn Write) -> io::Result<()> {
-        writeln!(out, "driver {}, CUDA {}.{}", self.driver, self.cuda / 1000, self.cuda % 1000 / 10)?;
+        let driver = if self.driver.is_empty() { "unknown" } else { &self.driver };
+        writeln!(out, "driver {driver}, CUDA {}.{}", self.cuda / 1000, self.cuda % 1000 / 10)?;
         let head = ["DEVICE", "NAME", "CAPABILITY", "PCI", "MEMORY", "USED", "UUID"];
         let mut rows = vec![head.map(String::from).to_vec()];
         rows.extend(self.devices.iter().enumerate().map(|(index, device)| {

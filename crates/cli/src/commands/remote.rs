@@ -30,8 +30,7 @@ pub fn open(
 /// The machine's GPUs, as far as they are known here: what NVML watches is not.
 pub fn machine(address: &Address) -> Result<Machine, Failure> {
     let device = open(address, None, || {})?;
-    let version = device.driver_version();
-    let driver = format!("{}.{}", version / 1000, version % 1000 / 10);
+    let (driver, cuda) = (device.driver_release(), device.driver_version());
     let gpu = |facts| {
         let mut gpu = Gpu::of(facts);
         let total = facts.total_memory;
@@ -41,7 +40,12 @@ pub fn machine(address: &Address) -> Result<Machine, Failure> {
         gpu
     };
     let gpus = device.devices().iter().map(gpu).collect();
-    Ok(Machine { nvml: format!("13.{driver}"), driver, cuda: version, gpus })
+    Ok(Machine { nvml: nvml(&driver, cuda), driver, cuda, gpus })
+}
+
+/// The version that NVML has, of a driver for this CUDA: nothing where the driver's is not known.
+fn nvml(driver: &str, cuda: i32) -> String {
+    if driver.is_empty() { String::new() } else { format!("{}.{driver}", cuda / 1000) }
 }
 
 /// Serves one client until it is gone.

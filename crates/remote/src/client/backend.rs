@@ -100,6 +100,10 @@ impl Backend for RemoteBackend {
         self.link.hello.driver_version
     }
 
+    fn driver_release(&self) -> String {
+        self.link.hello.driver_release.clone()
+    }
+
     fn devices(&self) -> &[DeviceFacts] {
         &self.link.hello.devices
     }

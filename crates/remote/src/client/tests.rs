@@ -26,6 +26,7 @@ fn greeting(version: u32) -> Vec<u8> {
         on_cores: true,
         describe: "nothing".into(),
         driver_version: 13000,
+        driver_release: "580.65.06".into(),
         devices: Vec::new(),
     };
     frame::append(&mut bytes, 0, 0, 0, &hello);

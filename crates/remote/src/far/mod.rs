@@ -197,6 +197,7 @@ fn greet(
         on_cores: backend.runs_on_cores(),
         describe: backend.describe(),
         driver_version: backend.driver_version(),
+        driver_release: backend.driver_release(),
         devices: devices.iter().filter_map(|number| backend.devices().get(*number).cloned()).collect(),
     };
     told?;
