@@ -13,6 +13,7 @@ mod mending;
 mod migrate;
 mod migrate_losses;
 mod migrate_refusals;
+mod migrate_models;
 mod networks;
 mod object_storage;
 mod on_failure;

@@ -6,6 +6,7 @@ mod asks;
 mod beside;
 mod broker;
 mod cut;
+mod differences;
 mod error;
 mod facts;
 mod filling;

@@ -3,6 +3,7 @@
 use crate::admin::Event;
 use crate::beside::Beside;
 use crate::cut::explained;
+use crate::differences::differences;
 use crate::error::{Chain, Failure, Kind};
 use crate::facts;
 use crate::folder::{self, Target, read_failure};
@@ -10,7 +11,6 @@ use crate::gpus::{self, Gpus};
 use crate::interrupt::Preparing;
 use crate::libraries;
 use crate::lineage;
-use crate::machine::Watcher;
 use crate::record::JobRecord;
 use crate::runtime;
 use crate::sessions::{Destination, Session, Sessions, panicked};
@@ -23,10 +23,10 @@ use crate::way_back::{Newest, WayBack};
 use crate::work::WorkFolder;
 use image::{Extent, ImageId, Object, ObjectKind};
 use server::TURNS;
-use server::control::{Ask, Fills, Origin};
+use server::control::{Answer, Ask, Fills, Origin};
 use server::memory::Managed;
 use shadow::Userfault;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -207,26 +207,24 @@ impl Restart {
         let sessions = Sessions::new(tmpfs.path(), target, way_back, None);
         match self.restore_sessions(&sessions, Fills::Before) {
             // The servers end here.
-            Ok(_) => Ok(self.other_devices(device)),
+            Ok(restored) => self.differences(&restored),
             Err(failure) if failure.kind == Kind::Failed => Err(self.blamed(failure)),
             Err(failure) => Err(failure),
         }
     }
 
-    /// Devices of which the program has been told, and of which there is none here: it may have kept what it was told.
-    fn other_devices(&self, device: &str) -> Vec<String> {
-        // What cannot be looked at now is not warned of.
-        let Ok(machine) = Watcher::new(device.to_owned()).look() else { return Vec::new() };
-        let here: Vec<&str> = machine.gpus.iter().map(|gpu| &*gpu.name).collect();
-        let had = self.image.manifest().devices.iter().filter(|device| !here.contains(&&*device.name));
-        let had: BTreeSet<&str> = had.map(|device| &*device.name).collect();
-        let warning = |name: &str| {
-            format!(
-                "the program has been told of a device {name:?}, and may have kept its attributes (processors, memory, compute capability); here there is {}",
-                if here.is_empty() { "none".to_owned() } else { here.join(", ") }
-            )
-        };
-        had.into_iter().map(warning).collect()
+    /// What the program finds otherwise, on this machine and on the devices on which its sessions have been made again.
+    fn differences(&self, restored: &[Session]) -> Result<Vec<String>, Failure> {
+        let mut here = Vec::new();
+        for session in restored {
+            let mut server = session.server();
+            match server.ask(&Ask::Devices, &mut |_, _| {})? {
+                Answer::Devices { devices } => here.extend(devices),
+                other => return Err(server.unexpected(&other)),
+            }
+        }
+        let before = self.image.manifest();
+        Ok(differences((&before.host, &before.devices), (&facts::host(), &here)))
     }
 
     /// Continues the job, to its end.
@@ -283,6 +281,7 @@ impl Restart {
             (restored, unpacked)
         });
         let (restored, ()) = (restored?, unpacked?);
+        self.differences(&restored)?.iter().for_each(|difference| tracing::warn!("{difference}"));
         let lazy = self.lazy;
         if lazy {
             // As long as nothing is touched; what fails later ends the job.

@@ -26,7 +26,7 @@ use super::template::Template;
 use crate::conditions::Conditions;
 use crate::exec;
 use crate::memory::{Memory, MemoryError, Workspaces};
-use crate::module::{Module, Selected};
+use crate::module::{COMPUTE_CAPABILITY, Module, Selected};
 use crate::printf::Output;
 use crate::sched::Pool;
 use crate::stream::{Context, Copy3, Event, Interprocess, Side, Stream, Work};
@@ -44,11 +44,13 @@ pub struct Options {
     pub visible: Option<Vec<usize>>,
     /// Memory of each, bytes.
     pub memory: u64,
+    /// Their compute capability, major times ten plus minor: another than the default is another model.
+    pub capability: u32,
 }
 
 impl Options {
-    /// The default, with as many devices as `DORMOUSE_SOFT_DEVICES` says and as many MiB of memory as `DORMOUSE_SOFT_MEMORY`, for tests;
-    /// of the devices those that `CUDA_VISIBLE_DEVICES` has.
+    /// The default, with as many devices as `DORMOUSE_SOFT_DEVICES` says, as many MiB of memory as `DORMOUSE_SOFT_MEMORY` and the compute capability
+    /// of `DORMOUSE_SOFT_CAPABILITY`, for tests; of the devices those that `CUDA_VISIBLE_DEVICES` has.
     #[must_use]
     pub fn from_environment() -> Self {
         let default = Self::default();
@@ -57,9 +59,11 @@ impl Options {
             told("DORMOUSE_SOFT_DEVICES").map_or(default.devices, |count| count.clamp(1, 16) as usize);
         let memory =
             told("DORMOUSE_SOFT_MEMORY").map_or(default.memory, |mebibytes| u64::from(mebibytes) << 20);
+        let capability = told("DORMOUSE_SOFT_CAPABILITY")
+            .map_or(default.capability, |capability| capability.clamp(75, 120));
         let visible = std::env::var("CUDA_VISIBLE_DEVICES").ok();
         let all: Vec<_> = (0..devices).map(|index| (index, wire::uuid(&uuid(index)))).collect();
-        Self { devices, visible: visible.map(|list| backend::visible(&list, &all)), memory }
+        Self { devices, visible: visible.map(|list| backend::visible(&list, &all)), memory, capability }
     }
 
     fn indices(&self) -> Vec<usize> {
@@ -69,7 +73,7 @@ impl Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { devices: 1, visible: None, memory: 16 << 30 }
+        Self { devices: 1, visible: None, memory: 16 << 30, capability: COMPUTE_CAPABILITY }
     }
 }
 
@@ -94,6 +98,7 @@ struct Loaded {
 /// The software device.
 pub struct SoftBackend {
     facts: Vec<DeviceFacts>,
+    capability: u32,
     pub(super) memory: Arc<Memory>,
     output: Arc<Output>,
     pool: Arc<Pool>,
@@ -120,7 +125,8 @@ impl SoftBackend {
         let indices = options.indices();
         let memory = Arc::new(Memory::new(indices.len(), options.memory));
         Self {
-            facts: indices.into_iter().map(|index| facts(index, options.memory)).collect(),
+            facts: indices.into_iter().map(|index| facts(index, &options)).collect(),
+            capability: options.capability,
             workspaces: Workspaces::new(memory.clone()),
             memory,
             output: Arc::default(),
@@ -239,16 +245,16 @@ impl Backend for SoftBackend {
         DRIVER_VERSION
     }
 
+    fn driver_release(&self) -> String {
+        DRIVER.to_owned()
+    }
+
     fn devices(&self) -> &[DeviceFacts] {
         &self.facts
     }
 
     fn can_access_peer(&self, device: usize, peer: usize) -> Result<bool> {
         let known = device < self.facts.len() && peer < self.facts.len();
-    fn driver_release(&self) -> String {
-        DRIVER.to_owned()
-    }
-
         if known { Ok(device != peer) } else { Err(CuError::INVALID_DEVICE) }
     }
 
@@ -415,7 +421,7 @@ impl Backend for SoftBackend {
     ) -> std::result::Result<Compiled<RawModule>, LoadError> {
         let device = self.context(ctx)?.context.device;
         let load = || {
-            let selected = Selected::of(image)?;
+            let selected = Selected::of(image, self.capability)?;
             let foreign = self.placement.makes_foreign();
             let spot = |bytes| self.placement.spot(bytes);
             Module::load(&selected, &self.memory, device, managed, foreign, spot)
@@ -437,7 +443,7 @@ impl Backend for SoftBackend {
         options: &[(u32, u64)],
     ) -> std::result::Result<Compiled<Vec<u8>>, LoadError> {
         self.context(ctx)?;
-        let code = link_ptx(inputs)?;
+        let code = link_ptx(inputs, self.capability)?;
         let info = match is_verbose(options) {
             true => inputs.iter().map(|input| format!("linked {}\n", input.name)).collect(),
             false => String::new(),

@@ -8,7 +8,7 @@ use crate::module::{Kernel, Module, ModuleError, Selected};
 /// What a module's refusal is to the application.
 pub(super) fn load_error(error: &ModuleError) -> LoadError {
     let code = match error {
-        ModuleError::NoPtx(_) | ModuleError::Units(_) => CuError::NO_BINARY_FOR_GPU,
+        ModuleError::NoPtx(..) | ModuleError::Units(_) => CuError::NO_BINARY_FOR_GPU,
         ModuleError::Image(_) | ModuleError::Decompress(_) => CuError::INVALID_IMAGE,
         ModuleError::Memory(_) => CuError::OUT_OF_MEMORY,
         _ => CuError::INVALID_PTX,
@@ -34,11 +34,11 @@ pub(super) fn told_of(module: &Module) -> String {
     told.collect()
 }
 
-/// Makes one module of several, as text.
-pub(super) fn link_ptx(inputs: &[LinkInput<'_>]) -> std::result::Result<Vec<u8>, LoadError> {
+/// Makes one module of several, as text, for a device of this compute capability.
+pub(super) fn link_ptx(inputs: &[LinkInput<'_>], capability: u32) -> std::result::Result<Vec<u8>, LoadError> {
     let mut units = Vec::with_capacity(inputs.len());
     for input in inputs {
-        let parse = || Ok(ptx::parse(&Selected::of(input.data)?.text)?);
+        let parse = || Ok(ptx::parse(&Selected::of(input.data, capability)?.text)?);
         units.push(parse().map_err(|error: ModuleError| {
             let LoadError { code, detail } = load_error(&error);
             LoadError { code, detail: format!("{}: {detail}", input.name) }

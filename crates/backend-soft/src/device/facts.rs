@@ -1,8 +1,9 @@
-//! What the device says of itself: a small GPU of compute capability 9.0, the same on every machine.
+//! What the device says of itself: a small GPU of compute capability 9.0 (unless tests want another), the same on every machine.
 
 use cudarc::driver::sys::CUdevice_attribute as A;
 use wire::DeviceFacts;
 
+use super::backend::Options;
 use crate::memory::RESERVED_SHARED;
 use crate::module::COMPUTE_CAPABILITY;
 use crate::texture::LIMITS;
@@ -33,20 +34,29 @@ pub fn uuid(index: usize) -> [u8; 16] {
     uuid
 }
 
-/// Device `index`, with that much memory.
-pub fn facts(index: usize, total_memory: u64) -> DeviceFacts {
+/// Device `index`.
+pub fn facts(index: usize, options: &Options) -> DeviceFacts {
     DeviceFacts {
-        name: "Dormouse Soft Device".into(),
+        name: name(options.capability),
         uuid: uuid(index),
-        total_memory,
+        total_memory: options.memory,
         pci_bus_id: format!("0000:{:02X}:00.0", index + 1),
-        attributes: attributes(index),
+        attributes: attributes(index, options.capability),
         stream_priorities: (0, -5),
     }
 }
 
+/// What a model is called.
+fn name(capability: u32) -> String {
+    const NAME: &str = "Dormouse Soft Device";
+    if capability == COMPUTE_CAPABILITY {
+        return NAME.to_owned();
+    }
+    format!("{NAME} {}.{}", capability / 10, capability % 10)
+}
+
 #[rustfmt::skip]
-fn attributes(index: usize) -> Vec<(i32, i32)> {
+fn attributes(index: usize, capability: u32) -> Vec<(i32, i32)> {
     let clock_khz = 1_500_000;
     [
         (A::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 1024),
@@ -78,8 +88,8 @@ fn attributes(index: usize) -> Vec<(i32, i32)> {
         (A::CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT, 2),
         (A::CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING, 1),
         (A::CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT, 32),
-        (A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, (COMPUTE_CAPABILITY / 10) as i32),
-        (A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, (COMPUTE_CAPABILITY % 10) as i32),
+        (A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, (capability / 10) as i32),
+        (A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, (capability % 10) as i32),
         (A::CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED, 1),
         (A::CU_DEVICE_ATTRIBUTE_GLOBAL_L1_CACHE_SUPPORTED, 1),
         (A::CU_DEVICE_ATTRIBUTE_LOCAL_L1_CACHE_SUPPORTED, 1),

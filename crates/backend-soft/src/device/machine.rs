@@ -4,7 +4,6 @@ use wire::{Gpu, Machine, Quantity};
 
 use super::backend::{DRIVER_VERSION, Options};
 use super::facts::{MULTIPROCESSORS, facts};
-use crate::module::COMPUTE_CAPABILITY;
 
 /// The first driver with the interface that the device has: programs ask for at least some version.
 pub const DRIVER: &str = "580.65.06";
@@ -14,13 +13,14 @@ const CORES: u32 = 128;
 /// The machine's devices, were they GPUs.
 #[must_use]
 pub fn machine(options: &Options) -> Machine {
-    let gpus = (0..options.devices).map(|index| gpu(index, options.memory)).collect();
+    let gpus = (0..options.devices).map(|index| gpu(index, options)).collect();
     Machine { driver: DRIVER.into(), nvml: format!("13.{DRIVER}"), cuda: DRIVER_VERSION, gpus }
 }
 
 /// Each process has a device of its own, whose memory is its own: nobody else uses any.
-fn gpu(index: usize, memory: u64) -> Gpu {
-    let mut gpu = Gpu::of(&facts(index, memory));
+fn gpu(index: usize, options: &Options) -> Gpu {
+    let memory = options.memory;
+    let mut gpu = Gpu::of(&facts(index, options));
     for (quantity, which, value) in [
         (Quantity::Memory, 1, 0),
         (Quantity::Memory, 2, memory),
@@ -28,7 +28,7 @@ fn gpu(index: usize, memory: u64) -> Gpu {
         (Quantity::MinorNumber, 0, index as u64),
         (Quantity::NumGpuCores, 0, u64::from(MULTIPROCESSORS * CORES)),
         // NVML counts architectures as compute capabilities do since Volta, but for Turing and Ampere.
-        (Quantity::Architecture, 0, u64::from(COMPUTE_CAPABILITY / 10)),
+        (Quantity::Architecture, 0, u64::from(options.capability / 10)),
         (Quantity::ComputeMode, 0, 0),
         (Quantity::PersistenceMode, 0, 1),
         (Quantity::DisplayMode, 0, 0),
@@ -46,7 +46,7 @@ mod tests {
 
     #[test]
     fn devices_are_told_apart() {
-        let machine = machine(&Options { devices: 2, visible: None, memory: 1 << 30 });
+        let machine = machine(&Options { devices: 2, memory: 1 << 30, ..Options::default() });
         let [first, second] = &machine.gpus[..] else { panic!("{machine:?}") };
         assert!(first.uuid != second.uuid && first.pci.bus != second.pci.bus);
         assert_eq!(second.number(Quantity::MinorNumber, 0), Some(1));

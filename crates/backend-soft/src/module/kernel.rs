@@ -3,7 +3,7 @@
 use ptx::ast;
 
 use super::layout::Layout;
-use super::{COMPUTE_CAPABILITY, ModuleError, Selected};
+use super::{ModuleError, Selected};
 use crate::exec::{Callee, Function};
 use crate::memory::RESERVED_SHARED;
 
@@ -95,7 +95,7 @@ impl Kernel {
             constant_bytes: layout.constant_bytes(),
             registers: own.rows.next_multiple_of(8).clamp(MIN_REGISTERS, MAX_REGISTERS) as u32,
             ptx_version: selected.sm,
-            binary_version: COMPUTE_CAPABILITY,
+            binary_version: selected.capability,
         })
     }
 }

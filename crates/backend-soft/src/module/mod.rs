@@ -15,7 +15,7 @@ use crate::lower::{Env, LowerError, lower};
 use crate::memory::{Memory, MemoryError};
 use layout::Layout;
 
-/// Compute capability of the device, major times ten plus minor.
+/// Compute capability of the device, major times ten plus minor, if nobody wants another.
 pub const COMPUTE_CAPABILITY: u32 = 90;
 
 /// Why a module was not loaded.
@@ -28,12 +28,12 @@ pub enum ModuleError {
     /// Its PTX cannot be decompressed.
     #[error(transparent)]
     Decompress(#[from] fatbin::DecompressError),
-    /// There is no PTX in it that the device can run.
+    /// There is no PTX in it that a device of this compute capability can run.
     #[error(
         "the software device runs PTX, but the program holds {0}: build it with \
-         -gencode arch=compute_90,code=compute_90"
+         -gencode arch=compute_{1},code=compute_{1}"
     )]
-    NoPtx(fatbin::Architectures),
+    NoPtx(fatbin::Architectures, u32),
     /// It was linked of what cannot be linked as PTX.
     #[error(transparent)]
     Units(#[from] fatbin::PtxError),

@@ -2,7 +2,7 @@
 
 use fatbin::{Architectures, Image};
 
-use super::{COMPUTE_CAPABILITY, ModuleError};
+use super::ModuleError;
 
 /// The PTX to run.
 #[derive(Clone, Debug)]
@@ -11,28 +11,30 @@ pub struct Selected {
     pub text: String,
     /// Architecture that it is for, major times ten plus minor.
     pub sm: u32,
+    /// Compute capability of the device that is to run it, likewise.
+    pub capability: u32,
 }
 
 impl Selected {
-    /// Chooses as the driver does: the newest PTX that the device's architecture includes. What nvcc has linked is linked anew, as PTX.
+    /// Chooses as the driver does for a device of this compute capability: the newest PTX that its architecture includes. What nvcc has linked is linked anew, as PTX.
     ///
     /// # Errors
     /// When the image is damaged or has no such PTX.
-    pub fn of(image: &[u8]) -> Result<Self, ModuleError> {
+    pub fn of(image: &[u8], capability: u32) -> Result<Self, ModuleError> {
         let parsed = Image::parse(image)?;
         let archs: Architectures = parsed.architectures();
         let (bytes, sm) = match &parsed {
-            Image::Ptx(text) => (text.to_vec(), archs.ptx.first().map_or(COMPUTE_CAPABILITY, |arch| arch.sm)),
-            Image::Cubin(..) => return Err(ModuleError::NoPtx(archs)),
+            Image::Ptx(text) => (text.to_vec(), archs.ptx.first().map_or(capability, |arch| arch.sm)),
+            Image::Cubin(..) => return Err(ModuleError::NoPtx(archs, capability)),
             Image::Fatbinary(fatbinary) => {
-                let ptx = fatbinary.ptx(COMPUTE_CAPABILITY)?.ok_or(ModuleError::NoPtx(archs))?;
+                let ptx = fatbinary.ptx(capability)?.ok_or(ModuleError::NoPtx(archs, capability))?;
                 let sm = ptx.arch.sm;
                 (ptx.text()?.into_owned(), sm)
             }
         };
         // Only comments may hold other bytes, and in a fatbinary a NUL may end the text.
         let text = String::from_utf8_lossy(&bytes).trim_end_matches('\0').to_owned();
-        Ok(Self { text, sm })
+        Ok(Self { text, sm, capability })
     }
 }
 
@@ -43,10 +45,10 @@ mod tests {
     #[test]
     fn ptx_text_is_taken_as_it_is() {
         let text = b".version 8.0\n.target sm_75\n.address_size 64\n\0garbage";
-        let selected = Selected::of(text).expect("PTX");
+        let selected = Selected::of(text, 90).expect("PTX");
         assert_eq!(selected.sm, 75);
         assert!(selected.text.ends_with("64\n"));
-        assert!(Selected::of(b"").is_err());
+        assert!(Selected::of(b"", 90).is_err());
     }
 
     #[test]
@@ -67,7 +69,7 @@ mod tests {
         image.extend([1, 0, 16, 0]);
         image.extend((entry.len() as u64).to_le_bytes());
         image.extend(entry);
-        let error = Selected::of(&image).expect_err("no PTX").to_string();
+        let error = Selected::of(&image, 90).expect_err("no PTX").to_string();
         assert!(error.contains("sm_80") && error.contains("no PTX"), "{error}");
         assert!(error.contains("-gencode arch=compute_90,code=compute_90"), "{error}");
     }

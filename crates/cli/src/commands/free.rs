@@ -99,7 +99,8 @@ mod tests {
     /// GPUs of a machine, each with its sort and what is free of it.
     fn machine(gpus: &[(&str, u64)]) -> Machine {
         let gpu = |(index, &(name, free)): (usize, &(&str, u64))| {
-            let options = backend_soft::Options { devices: 1, visible: None, memory: free };
+            let options =
+                backend_soft::Options { devices: 1, memory: free, ..backend_soft::Options::default() };
             let mut gpu = backend_soft::machine(&options).gpus.remove(0);
             (gpu.uuid, gpu.name) = (format!("GPU-{index}a"), name.to_owned());
             gpu

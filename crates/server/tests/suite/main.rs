@@ -13,6 +13,7 @@ mod heaps;
 mod hostile;
 mod lazy;
 mod linking;
+mod models;
 mod operations;
 mod orphan;
 mod placement;
