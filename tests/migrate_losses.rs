@@ -9,6 +9,7 @@ use std::fs::OpenOptions;
 use std::io::{ErrorKind, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixDatagram;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -307,6 +308,45 @@ fn what_is_slow_when_it_may_run_there_goes_on_there() {
     let rest = wait_for_end(&moved);
     let whole = stage.undisturbed(&ARGS).unwrap();
     assert_eq!([left.stdout, rest].concat(), whole.stdout);
+}
+
+/// Whoever moved it says so with his last words, and where to look.
+#[test]
+fn who_is_interrupted_when_it_is_started_there_says_where_to_look() {
+    let stage = Stage::new("interrupted-late").unwrap();
+    let job = stage.held(PACED, &ARGS).unwrap();
+    let mut moving = Moving::begin(&stage, There::new(&stage), When::Start);
+    signal(moving.arrival, Signal::CONT);
+    comes_to_its_word(moving.newcomer.unwrap(), moving.arrival);
+    signal(moving.mover.as_ref().unwrap().id().cast_signed(), Signal::INT);
+    let output = moving.ended();
+    assert_eq!(output.status.signal(), Some(2), "{output:?}");
+    let said = String::from_utf8(output.stderr).unwrap();
+    let goes = format!("runs at {} soon, as {}", moving.server.address, stage.name());
+    for word in [&*goes, "`dormouse ps` says so here and there", "images that were taken ahead stay"] {
+        assert!(said.contains(word), "{word:?} is not in: {said}");
+    }
+    moving.goes_on();
+    let left = job.finish().unwrap();
+    assert_eq!(left.exit, Exit::Signal(9), "{}", left.stderr);
+    stage.let_end().unwrap();
+    let whole = stage.undisturbed(&ARGS).unwrap().stdout;
+    until("its end there", || ([&left.stdout[..], &moving.printed()].concat() == whole).then_some(()));
+}
+
+/// What was taken ahead is all that is left of it.
+#[test]
+fn a_job_that_is_lost_on_its_way_goes_on_from_what_was_taken_ahead() {
+    let stage = Stage::new("lost-ahead").unwrap();
+    let job = stage.held(PACED, &ARGS).unwrap();
+    let mut moving = Moving::begin(&stage, There::new(&stage), When::Rounds);
+    tree::kill_all(&[job.pid()]);
+    moving.goes_on();
+    let failure = Failure::of(&moving.ended()).unwrap();
+    let image = stage.images().unwrap().last().unwrap().clone();
+    let restart = format!("dormouse restart --store {} {image}", stage.place().store().display());
+    failure.expect(3, &["its supervisor was killed", "Its image is there", &restart]);
+    goes_on_from_its_image(&stage, job);
 }
 
 /// With other options on this machine: what has begun with them does not begin once more without.

@@ -1,7 +1,9 @@
 //! `dormouse migrate`: images while the job runs, the last one of it standing still, and then it goes on elsewhere.
 
+mod stands;
 mod there;
 
+use self::stands::{Course, Stands, tell_at_end};
 use self::there::There;
 use super::access;
 use super::checkpoint::{bar, follow, locked};
@@ -12,13 +14,12 @@ use checkpoint::admin::{Asked, CheckpointOptions, Event, Report, Request, Word};
 use checkpoint::{
     Failure, Kind, copy_failure, existing_store, open_failure, open_store, removal_failure, runtime,
 };
-use host::signals;
 use image::ImageId;
 use indicatif::{HumanBytes, ProgressBar};
 use runtime::JobFacts;
 use serde::Serialize;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex};
@@ -110,69 +111,6 @@ pub fn run(flags: &Migrate) -> Result<Migrated, Failure> {
             moved
         }
     }
-}
-
-/// How far a migration is, for whoever interrupts it.
-#[derive(Default)]
-struct Stands {
-    /// The images that were taken ahead and are of no use but to the migration.
-    ahead: Vec<String>,
-    /// Whether such are being removed.
-    forgets: bool,
-    course: Course,
-}
-
-/// Where the job runs.
-#[derive(Default)]
-enum Course {
-    /// Here, if anywhere.
-    #[default]
-    Stays,
-    /// There, from now on or soon, or here.
-    Goes(String),
-    /// There.
-    Gone(String),
-}
-
-/// Has whoever waits no longer told what becomes of the job.
-fn tell_at_end(root: &Path, job: &JobFacts, flags: &Migrate) -> Result<Arc<Mutex<Stands>>, Failure> {
-    let stands = Arc::new(Mutex::new(Stands::default()));
-    let (seen, root, job) = (Arc::clone(&stands), root.to_owned(), job.clone());
-    let new_name = flags.name.clone().unwrap_or_else(|| job.job.clone());
-    let elsewhere = match (&flags.to, flags.shared_store) {
-        (Destination::There(address), false) => Some(address.machine()),
-        _ => None,
-    };
-    let words = move || {
-        let stands = locked(&seen);
-        let (name, store) = (&job.job, &job.store);
-        let runs = runtime::find(&root, name).is_ok_and(|found| found.supervisor == job.supervisor);
-        // Whoever is to read it may be gone.
-        let say = |line: String| drop(writeln!(io::stderr(), "dormouse: {line}"));
-        say(match &stands.course {
-            Course::Stays if runs => format!("job {name} is not moved, and goes on where it was"),
-            Course::Stays => format!("job {name} is not moved, and has ended; its images are in {store}"),
-            Course::Goes(place) => format!(
-                "job {name} runs at {place} soon, as {new_name}, or goes on where it was, or ends: `dormouse ps` says so here and there; its last image is in {store}"
-            ),
-            Course::Gone(place) => format!("job {new_name} runs at {place}"),
-        });
-        // Of a job that has ended they may be all that is left.
-        let are_of_no_use = runs || !matches!(stands.course, Course::Stays);
-        if are_of_no_use && !stands.forgets {
-            let stay = "images that were taken ahead stay, one that is just ready included: `dormouse ls` shows them";
-            say(stay.to_owned());
-            if !stands.ahead.is_empty() {
-                let too = elsewhere.map_or(String::new(), |machine| format!(", and the same at {machine}"));
-                let images = stands.ahead.join(" ");
-                say(format!("to remove those before: 'dormouse rm --store {store} {images}'{too}"));
-            }
-        }
-        // This process ends now, with what it knows.
-        std::mem::forget(stands);
-    };
-    signals::last_words(words).map_err(|error| Failure::of("signals cannot be waited for", &error))?;
-    Ok(stands)
 }
 
 /// Whether the job's store can be opened, or could once the job has made it: else an image would be taken that can be neither sent nor removed.
