@@ -194,9 +194,10 @@ fn an_image_continues_wherever_there_is_a_device() {
     assert_eq!(printed, whole);
 }
 
-/// A program hears of it within a second, and the other machine has nothing left of it.
+/// A program hears of it within a second. What the other machine has for one that has died is free within a second, too: for half of it somebody might knock.
 #[test]
 fn a_session_that_ends_fails_the_program_and_a_program_that_ends_frees_its_session() {
+    const WITHIN: Duration = Duration::from_secs(1);
     let stage = Stage::new("lost").unwrap();
     let server = trusted(&stage);
     let begin = || first_line(Job::start(stage.command_at(&server, PACED, &["1000"])).unwrap()).unwrap();
@@ -208,7 +209,7 @@ fn a_session_that_ends_fails_the_program_and_a_program_that_ends_frees_its_sessi
     }
     let ended = job.finish().unwrap();
     assert!(matches!(ended.exit, Exit::Code(code) if code != 0), "{:?}: {}", ended.exit, ended.stderr);
-    assert!(killed.elapsed() < Duration::from_secs(3), "{:?}", killed.elapsed());
+    assert!(killed.elapsed() < WITHIN, "{:?}", killed.elapsed());
     for words in ["is lost", "lost its session with the other machine"] {
         assert!(ended.stderr.contains(words), "{}", ended.stderr);
     }
@@ -218,7 +219,8 @@ fn a_session_that_ends_fails_the_program_and_a_program_that_ends_frees_its_sessi
     stage.place().kill_everything(job).unwrap();
     let ended = Instant::now();
     while !server.sessions().is_empty() {
-        assert!(ended.elapsed() < Duration::from_secs(3), "a session outlives its program");
+        assert!(ended.elapsed() < WITHIN, "a session outlives its program");
         std::thread::sleep(Duration::from_millis(20));
     }
+    println!("gone after {:?}", ended.elapsed());
 }
