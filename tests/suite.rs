@@ -3,6 +3,7 @@
 mod advice;
 mod ask;
 mod crashes;
+mod documented;
 mod encryption;
 mod endings;
 mod gate;
@@ -12,8 +13,8 @@ mod marked;
 mod mending;
 mod migrate;
 mod migrate_losses;
-mod migrate_refusals;
 mod migrate_models;
+mod migrate_refusals;
 mod networks;
 mod object_storage;
 mod on_failure;
