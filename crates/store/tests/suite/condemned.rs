@@ -21,10 +21,10 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use store::media::{Dir, Media};
 use store::{ChunkWriter, Draft, Image, Store};
 
-const FILE: &str = "index/condemned";
+pub const FILE: &str = "index/condemned";
 
 /// Finishes an image; says how many bytes of it the store did not have.
-fn finish(draft: Draft, writer: ChunkWriter, number: u64) -> u64 {
+pub fn finish(draft: Draft, writer: ChunkWriter, number: u64) -> u64 {
     write_objects(&writer, &objects(number)).unwrap();
     draft.publish(manifest("job", number), vec![writer.finish().unwrap()]).unwrap().stored.new
 }

@@ -1,6 +1,7 @@
 //! Stores of images: written, read, damaged, cut off and cleaned up.
 
 mod condemned;
+mod condemned_damaged;
 mod copying;
 mod corruption;
 mod crash;

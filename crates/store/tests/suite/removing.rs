@@ -30,14 +30,18 @@ pub fn writer(draft: &Draft) -> ChunkWriter {
 
 pub fn three_on(medium: Arc<dyn Media>) -> (Store, Vec<ImageId>) {
     let store = Store::open_or_create_media(medium).unwrap();
+    let images = three_in(&store);
+    (store, images)
+}
+
+pub fn three_in(store: &Store) -> Vec<ImageId> {
     let take = |number| {
         let draft = store.begin().unwrap();
         let writer = writer(&draft);
         write_objects(&writer, &objects(number)).unwrap();
         draft.publish(manifest("job", number), vec![writer.finish().unwrap()]).unwrap().id
     };
-    let images = (0..3).map(take).collect();
-    (store, images)
+    (0..3).map(take).collect()
 }
 
 /// Checks all that a store lists, and says which samples that is.
