@@ -82,6 +82,11 @@ impl Sentences {
         self.named.contains_key(pack)
     }
 
+    /// Whether such a pack waits for nobody any more.
+    pub(crate) fn is_over(&self, pack: &PackId) -> bool {
+        self.named.get(pack).is_some_and(Vec::is_empty)
+    }
+
     /// Whether a pack that an index names, and of which no image needs anything, goes now. If not, it is condemned.
     pub(crate) fn named_goes(&mut self, pack: PackId, bytes: u64) -> bool {
         let waits_for = self.named.get(&pack).cloned();
@@ -120,7 +125,7 @@ impl Sentences {
 
 impl Store {
     /// What is condemned. None where that cannot be told, because the file is damaged or a newer Dormouse's.
-    fn condemned(&self) -> Result<Option<Condemned>, ReadError> {
+    pub(crate) fn condemned(&self) -> Result<Option<Condemned>, ReadError> {
         match self.read_file(layout::CONDEMNED, |file| Condemned::read(file)) {
             Err(ReadError::Media(MediaError { error, .. })) if error.kind() == io::ErrorKind::NotFound => {
                 Ok(Some(Condemned::default()))

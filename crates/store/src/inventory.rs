@@ -9,11 +9,20 @@ use crate::{MediaError, ReadError, Store, WriteError, layout};
 /// The number of no pack.
 pub(crate) const NOWHERE: u32 = u32::MAX;
 
+/// What images need. Manifests never change: who asks again and again reads each once.
+#[derive(Debug, Default)]
+pub(crate) struct Needed {
+    /// Those images.
+    images: HashSet<ImageId>,
+    /// Their chunks, with the number of a pack for whoever looks for the best of each.
+    chunks: HashMap<ChunkId, u32>,
+}
+
 /// What was there at one moment.
 #[derive(Debug)]
-pub(crate) struct Inventory {
-    /// The chunks of all images, with the number of a pack for whoever looks for the best of each.
-    pub(crate) needed: HashMap<ChunkId, u32>,
+pub(crate) struct Inventory<'a> {
+    /// The chunks of all images, each with [`NOWHERE`].
+    pub(crate) needed: &'a mut HashMap<ChunkId, u32>,
     /// What names packs.
     pub(crate) indexes: Vec<Index>,
     /// Whose indexes are damaged.
@@ -40,9 +49,13 @@ impl<E: Into<WriteError>> From<E> for Untold {
 }
 
 impl Store {
-    /// What there is; what only these images need counts as not needed.
-    pub(crate) fn inventory(&self, without: &[ImageId]) -> Result<Inventory, Untold> {
-        let needed = self.needed(without)?;
+    /// What there is, with what is known of images already; what only these images need counts as not needed.
+    pub(crate) fn inventory<'a>(
+        &self,
+        needed: &'a mut Needed,
+        without: &[ImageId],
+    ) -> Result<Inventory<'a>, Untold> {
+        self.read_needed(needed, without)?;
         let (mut indexes, mut lost) = (Vec::new(), Vec::new());
         let names = self.on("list", layout::INDEX, |media| media.list(layout::INDEX))?;
         for image in names.iter().filter_map(|name| layout::index_of(name)) {
@@ -64,14 +77,25 @@ impl Store {
                 missing.remove(&pack);
             }
         }
-        Ok(Inventory { needed, indexes, lost, lengths, missing })
+        Ok(Inventory { needed: &mut needed.chunks, indexes, lost, lengths, missing })
     }
 
-    fn needed(&self, without: &[ImageId]) -> Result<HashMap<ChunkId, u32>, Untold> {
-        let mut needed = HashMap::new();
-        for id in self.image_ids()?.into_iter().filter(|id| !without.contains(id)) {
+    fn read_needed(&self, needed: &mut Needed, without: &[ImageId]) -> Result<(), Untold> {
+        let ids: Vec<_> = self.image_ids()?.into_iter().filter(|id| !without.contains(id)).collect();
+        // What those need that have gone since is not known by itself.
+        if !needed.images.is_subset(&ids.iter().copied().collect()) {
+            *needed = Needed::default();
+        }
+        needed.chunks.values_mut().for_each(|pack| *pack = NOWHERE);
+        for id in ids {
+            if needed.images.contains(&id) {
+                continue;
+            }
             match self.manifest(&id) {
-                Ok(manifest) => needed.extend(manifest.chunks().map(|(id, _)| (id, NOWHERE))),
+                Ok(manifest) => {
+                    needed.chunks.extend(manifest.chunks().map(|(id, _)| (id, NOWHERE)));
+                    needed.images.insert(id);
+                }
                 // Removed since it was listed.
                 Err(ReadError::NoImage { .. }) => {}
                 Err(error) => {
@@ -81,7 +105,7 @@ impl Store {
                 }
             }
         }
-        Ok(needed)
+        Ok(())
     }
 
     /// The packs in the store's folder, and how long they are. Of those that cannot be opened there is no length.
@@ -102,7 +126,7 @@ impl Store {
     }
 }
 
-impl Inventory {
+impl Inventory<'_> {
     /// Whether images need anything of a pack.
     pub(crate) fn needs(&self, pack: &PackIndex) -> bool {
         pack.entries.iter().any(|entry| self.needed.contains_key(&entry.id))

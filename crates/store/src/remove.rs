@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::condemned::Sentences;
 use crate::error::is_unread;
-use crate::inventory::{Inventory, Untold};
+use crate::inventory::{Inventory, Needed, Untold};
 use crate::read::whole_pack;
 use crate::store::random_id;
 use crate::{FindError, ReadError, Store, WriteError, layout};
@@ -76,6 +76,15 @@ impl Store {
     /// # Errors
     /// As the medium's. Whatever fails, and whenever, what is listed is complete.
     pub fn remove(&self, images: &[ImageId]) -> Result<Removal, WriteError> {
+        self.remove_knowing(&mut Needed::default(), images)
+    }
+
+    /// The same, with what is known of images already.
+    pub(crate) fn remove_knowing(
+        &self,
+        needed: &mut Needed,
+        images: &[ImageId],
+    ) -> Result<Removal, WriteError> {
         let mut gone = Vec::new();
         for image in self.only_there(images)? {
             let path = layout::image(image);
@@ -89,11 +98,16 @@ impl Store {
         }
         // Durable before any chunk goes, also what was removed before this and never synced.
         self.on("sync", layout::IMAGES, |media| media.sync_folder(layout::IMAGES))?;
-        Ok(Removal { images: gone, ..self.free_unused(&HashSet::new())? })
+        let found_elsewhere = self.found_elsewhere(needed)?;
+        Ok(Removal { images: gone, ..self.free_unused(needed, &found_elsewhere)? })
     }
 
-    /// Frees what no image needs, and those of these packs of which all that images need lies in others, too.
-    pub(crate) fn free_unused(&self, written_anew: &HashSet<PackId>) -> Result<Removal, WriteError> {
+    /// Frees what no image needs, and those of these packs of which all that images need lies in others, too, and was found good there.
+    pub(crate) fn free_unused(
+        &self,
+        needed: &mut Needed,
+        elsewhere: &HashSet<PackId>,
+    ) -> Result<Removal, WriteError> {
         let Some(_alone) = self.on("lock", layout::CONFIG, |media| media.lock(layout::CONFIG, false))? else {
             return Ok(Removal::kept(IN_USE.to_owned()));
         };
@@ -108,7 +122,7 @@ impl Store {
             tracing::debug!(%error, "uploads that were cut off could not be ended");
         }
         let mut sentences = Sentences::load(self, alive)?;
-        let found = self.inventory(&[]).and_then(|has| self.unused(has, written_anew, &mut sentences));
+        let found = self.inventory(needed, &[]).and_then(|has| self.unused(has, elsewhere, &mut sentences));
         let unused = match found {
             Ok(unused) => unused,
             Err(Untold::Kept(why)) => return Ok(Removal::kept(why)),
@@ -141,10 +155,11 @@ impl Store {
     pub(crate) fn would_free(
         &self,
         images: &[ImageId],
-        beside: impl FnOnce(&mut Inventory) -> Removal,
+        beside: impl FnOnce(&mut Inventory<'_>) -> Removal,
     ) -> Result<Removal, WriteError> {
         let images = self.only_there(images)?;
-        let found = self.inventory(&images).and_then(|mut has| {
+        let mut needed = Needed::default();
+        let found = self.inventory(&mut needed, &images).and_then(|mut has| {
             let beside = beside(&mut has);
             Ok((self.unused(has, &HashSet::new(), &mut Sentences::default())?, beside))
         });
@@ -163,14 +178,15 @@ impl Store {
     /// What goes now of what there is; why that cannot be told, where something cannot be read.
     fn unused(
         &self,
-        mut has: Inventory,
-        written_anew: &HashSet<PackId>,
+        mut has: Inventory<'_>,
+        elsewhere: &HashSet<PackId>,
         sentences: &mut Sentences,
     ) -> Result<Unused, Untold> {
         // What is not there at all is named in vain.
-        let replaced = has.replaced(|pack| {
-            written_anew.contains(pack) || sentences.is_condemned(pack) || has.missing.contains(pack)
-        });
+        let is_settled = |pack: &PackId| elsewhere.contains(pack) || has.missing.contains(pack);
+        let mut replaced = has.replaced(|pack| is_settled(pack) || sentences.is_condemned(pack));
+        // One that waits for nobody any more must not take the only good copy of a chunk with it. It is condemned no more.
+        replaced.retain(|pack| is_settled(pack) || !sentences.is_over(pack));
         let mut unused = Unused::default();
         let (mut named, mut kept) = (HashSet::new(), HashSet::new());
         // A pack that two indexes name is sentenced once.

@@ -4,6 +4,7 @@ mod carry;
 mod copy;
 mod delivery;
 mod draft;
+mod elsewhere;
 mod object;
 mod pace;
 mod pack;

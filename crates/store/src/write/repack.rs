@@ -3,15 +3,14 @@
 use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use image::{ChunkId, Entry, ImageId, Index, PackId, PackIndex};
 
 use super::copy::{Copier, CopyOptions, Wanted};
+use super::elsewhere::sift;
 use crate::chunk_map::{ChunkMap, Place};
 use crate::condemned::Sentences;
-use crate::inventory::{Inventory, NOWHERE, Untold};
-use crate::read::{Fetcher, Scratch};
+use crate::inventory::{Inventory, NOWHERE, Needed, Untold};
 use crate::{CopyError, Removal, Store, WriteError};
 
 /// The draft of whoever writes a store anew: there is one at a time.
@@ -101,7 +100,8 @@ impl Store {
         repack: &Repack,
         progress: &mut Rewriting<'_>,
     ) -> Result<Removal, WriteError> {
-        let mut removal = self.remove(images)?;
+        let mut needed = Needed::default();
+        let mut removal = self.remove_knowing(&mut needed, images)?;
         if repack.max_unused.is_infinite() {
             return Ok(removal);
         }
@@ -110,7 +110,7 @@ impl Store {
             let how = CopyOptions { pack_len: repack.how.pack_len.min(batch), ..repack.how.clone() };
             let now = Repack { most: batch.min(left), how, ..repack.clone() };
             // The images are gone, whatever becomes of this.
-            match self.rewrite_some(&now, &mut removal, &bad, progress) {
+            match self.rewrite_some(&mut needed, &now, &mut removal, &bad, progress) {
                 Ok(Rewritten { full: Some(_), .. }) if batch > LEAST => batch = (batch / 4).max(LEAST),
                 Ok(Rewritten { full: Some(full), .. }) | Err(full) => {
                     removal.not_rewritten = Some(full.to_string())
@@ -133,12 +133,13 @@ impl Store {
     /// Writes some of it anew, and lets go what that replaces; or what was written, where that replaces nothing.
     fn rewrite_some(
         &self,
+        needed: &mut Needed,
         repack: &Repack,
         removal: &mut Removal,
         bad: &HashSet<PackId>,
         progress: &mut Rewriting<'_>,
     ) -> Result<Rewritten, WriteError> {
-        let mut rewritten = self.rewrite(repack, removal.waiting, bad, progress)?;
+        let mut rewritten = self.rewrite(needed, repack, removal.waiting, bad, progress)?;
         if rewritten.old.is_empty() && rewritten.new.is_empty() {
             return Ok(rewritten);
         }
@@ -147,7 +148,7 @@ impl Store {
         if !is_taken_back {
             removal.rewritten += rewritten.bytes;
         }
-        let then = self.free_unused(if is_taken_back { &rewritten.new } else { &rewritten.old })?;
+        let then = self.free_unused(needed, if is_taken_back { &rewritten.new } else { &rewritten.old })?;
         if then.kept.is_none() {
             removal.waiting = then.waiting;
         }
@@ -174,6 +175,7 @@ impl Store {
 
     fn rewrite(
         &self,
+        needed: &mut Needed,
         repack: &Repack,
         waiting: u64,
         bad: &HashSet<PackId>,
@@ -185,7 +187,7 @@ impl Store {
         let alive = self.remove_abandoned_drafts()?;
         let is_alone = alive.iter().all(|draft| *draft == REWRITER);
         let sentences = Sentences::load(self, alive)?;
-        let mut has = match self.inventory(&[]) {
+        let mut has = match self.inventory(needed, &[]) {
             Ok(has) => has,
             // A removal says so.
             Err(Untold::Kept(_)) => return Ok(Rewritten::default()),
@@ -201,7 +203,8 @@ impl Store {
         }
         copier.fetcher.knows(std::mem::take(&mut plan.map));
         let cost = bytes(&plan.carried) + bytes(&plan.elsewhere);
-        plan.carried.extend(not_good(&copier.fetcher, &plan.elsewhere, repack.how.threads));
+        let elsewhere = std::mem::take(&mut plan.elsewhere);
+        plan.carried.extend(sift(&copier.fetcher, elsewhere, repack.how.threads).1);
 
         let draft = self.begin()?;
         let mut index = Index { image: draft.id(), packs: Vec::new() };
@@ -255,7 +258,7 @@ impl Plan {
     /// What is to be written anew of what there is: of the packs of which least is needed, until no more is unused than may be. None where more waits than
     /// that. What is to be `passed` over stays as it is.
     fn of(
-        has: &mut Inventory,
+        has: &mut Inventory<'_>,
         repack: &Repack,
         waiting: u64,
         passed: impl Fn(&ImageId, &PackId) -> bool,
@@ -360,27 +363,4 @@ fn share(part: u64, whole: u64) -> f64 {
 
 fn bytes(wanted: &Wanted) -> u64 {
     wanted.iter().map(|(.., place)| u64::from(place.entry.frame_len)).sum()
-}
-
-/// Those of these copies that are not what they should be.
-fn not_good(fetcher: &Fetcher, copies: &Wanted, threads: usize) -> Wanted {
-    let (next, bad) = (Mutex::new(copies.iter()), Mutex::new(Wanted::new()));
-    let look = || {
-        let (mut scratch, mut plain) = (Scratch::default(), Vec::new());
-        loop {
-            let Some(copy) = next.lock().unwrap_or_else(PoisonError::into_inner).next() else { break };
-            plain.resize(copy.1 as usize, 0);
-            if fetcher.fetch_copy(&copy.2, &mut plain, &mut scratch).is_err() {
-                bad.lock().unwrap_or_else(PoisonError::into_inner).push(*copy);
-            }
-        }
-    };
-    std::thread::scope(|scope| {
-        for _ in 1..threads {
-            // Where there may be no more threads, there are fewer.
-            let _ = std::thread::Builder::new().spawn_scoped(scope, look);
-        }
-        look();
-    });
-    bad.into_inner().unwrap_or_else(PoisonError::into_inner)
 }

@@ -10,6 +10,7 @@ mod directory;
 mod encryption;
 mod finding;
 mod golden;
+mod last_copy;
 mod looking;
 mod object_storage;
 mod pipeline;

@@ -4,7 +4,7 @@
 use std::io::{self, ErrorKind};
 use std::ops::ControlFlow::Continue;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use crate::removing::{assert_sound, assert_tidy, pack_bytes};
 use crate::support::fault::Fault;
@@ -30,7 +30,7 @@ fn run(store: &Store, images: &[ImageId]) -> Removal {
 }
 
 /// Samples 0, 1 and 2, each in one pack, of which the first has what the others need, too.
-fn mixed() -> (Sim, Store, Vec<ImageId>) {
+pub fn mixed() -> (Sim, Store, Vec<ImageId>) {
     let medium = Sim::default();
     let (store, images) = mixed_on(Arc::new(medium.clone()));
     (medium, store, images)
@@ -109,6 +109,51 @@ fn what_may_be_unused_and_what_may_be_written_bound_it() {
         assert_eq!((removal.freed, removal.rewritten, pack_bytes(&medium)), (0, 0, before), "{bounded:?}");
     }
     assert!(run(&store, &[]).freed > 0);
+}
+
+/// In object storage each is a question, while others may not begin.
+#[test]
+fn manifests_are_read_once() {
+    let (medium, _, images) = mixed();
+    let reads = Arc::new(Reads { inner: Arc::new(medium), manifests: AtomicUsize::new(0) });
+    let store = Store::open_media(reads.clone()).unwrap();
+    assert!(run(&store, &images[..1]).rewritten > 0);
+    assert_eq!(reads.manifests.load(Relaxed), 2, "two images are left");
+}
+
+/// Counts how often manifests are opened.
+#[derive(Debug)]
+struct Reads {
+    inner: Arc<dyn Media>,
+    manifests: AtomicUsize,
+}
+
+impl Around for Reads {
+    fn inner(&self) -> &dyn Media {
+        &*self.inner
+    }
+
+    fn open(&self, path: &str) -> io::Result<Box<dyn MediaRead>> {
+        self.manifests.fetch_add(usize::from(path.starts_with("images/")), Relaxed);
+        self.inner.open(path)
+    }
+}
+
+#[test]
+fn what_an_image_needed_that_goes_meanwhile_goes_too() {
+    // When its manifest has been read, and before anything is written anew.
+    let (medium, steady, images) = mixed();
+    let (other, second) = (steady.clone(), images[1]);
+    let hook = Hook::nth(Arc::new(medium.clone()), "list", "images", 2, move || {
+        assert_eq!(other.remove(&[second]).unwrap().images, [second]);
+    });
+    let store = Store::open_media(hook.clone()).unwrap();
+    run(&store, &images[..1]);
+    assert!(hook.has_run());
+    let settled = run(&steady, &[]);
+    assert_eq!((settled.freed, settled.rewritten, settled.kept), (0, 0, None));
+    assert_eq!(assert_sound(&steady), [2].into());
+    assert_tidy(&medium, &steady);
 }
 
 #[test]
