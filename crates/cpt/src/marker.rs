@@ -1,6 +1,6 @@
 //! Markers.
 
-use ptx::ast::{Body, Function, Item, Module, Statement};
+use ptx::ast::{Body, Function, Item, Loc, Module, Statement};
 
 use crate::refusal::Place;
 
@@ -27,12 +27,18 @@ pub fn is_marked(function: &Function) -> bool {
     function.body.as_ref().is_some_and(|body| !markers(body).is_empty())
 }
 
-/// Where a marker is, as a programmer would say.
+/// Where a marker or an instruction is, as a programmer would say: of what was inlined, a marker is where it was written, an instruction where the kernel or
+/// function itself comes to it.
 pub(crate) fn place(module: &Module, body: &Body, statement: usize) -> Place {
-    let before = body.statements[..statement].iter().rev();
-    let loc = before
-        .filter_map(|statement| if let Statement::Loc(loc) = statement { Some(loc) } else { None })
-        .next();
+    let mut locs = body.statements[..statement]
+        .iter()
+        .rev()
+        .filter_map(|statement| if let Statement::Loc(loc) = statement { Some(loc) } else { None });
+    let last = locs.next();
+    let (loc, otherwise) = match &body.statements[statement] {
+        Statement::Instruction(instruction) => (outermost(last, locs), Place::Line(instruction.line)),
+        _ => (last, Place::Marker(markers(body).iter().filter(|marker| **marker <= statement).count())),
+    };
     let named = loc.and_then(|loc| {
         let file = module.items.iter().find_map(|item| match item {
             Item::File(file) if file.index == loc.file => Some(file.name.clone()),
@@ -40,6 +46,16 @@ pub(crate) fn place(module: &Module, body: &Body, statement: usize) -> Place {
         })?;
         Some(Place::Source(file, loc.line))
     });
-    let number = || markers(body).iter().take_while(|marker| **marker <= statement).count();
-    named.unwrap_or_else(|| Place::Marker(number()))
+    named.unwrap_or(otherwise)
+}
+
+/// The call that was inlined first, out of which others were, among those that stand before, the last ones first.
+fn outermost<'a>(last: Option<&'a Loc>, mut before: impl Iterator<Item = &'a Loc>) -> Option<&'a Loc> {
+    let mut found = last?;
+    while let Some(at) = &found.inlined_at {
+        let is_it = |loc: &&Loc| (loc.file, loc.line, loc.column) == (at.file, at.line, at.column);
+        let Some(next) = before.find(is_it) else { break };
+        found = next;
+    }
+    Some(found)
 }

@@ -28,7 +28,7 @@ pub enum Place {
     Source(Box<str>, u32),
     /// In the module, by the marker's number in its function, from 1.
     Marker(usize),
-    /// In the module's text: its line.
+    /// In the module's text: its line, of what is no marker.
     Line(u32),
 }
 
@@ -76,6 +76,11 @@ pub enum Reason {
     /// Something is under way, or has a state, that cannot be saved.
     #[error("{0} has a state that cannot be saved")]
     State(&'static str),
+    /// It launches kernels.
+    #[error(
+        "it calls {0}, to launch kernels itself (dynamic parallelism), which go on when it has stopped; launch them from the host"
+    )]
+    Launches(Box<str>),
     /// A function is called that is not here, or nobody knows which.
     #[error("it calls {0}, of which is not known what it does")]
     Unknown(Box<str>),
@@ -89,7 +94,9 @@ pub enum Reason {
     #[error("a carry (add.cc) is handed on over the marker")]
     Carry,
     /// A declaration that names too much.
-    #[error("its variables have no size, or too large a one")]
+    #[error(
+        "its parameters, or its variables in shared or local memory, have no size, or one that no device has"
+    )]
     Unsized,
     /// The module is no PTX of 64 bits.
     #[error("its addresses have {0} bits")]

@@ -123,10 +123,7 @@ fn rewrite_kernel(
 ) -> Result<(Function, Kernel), Refused> {
     let no_body = || (Place::Line(0), Reason::Unsized);
     let written = function.body.as_ref().ok_or_else(no_body)?;
-    let found = Grid::of(written).map_err(|(at, reason)| match &written.statements[at] {
-        Statement::Instruction(instruction) => (Place::Line(instruction.line), reason),
-        _ => (place(module, written, at), reason),
-    })?;
+    let found = Grid::of(written).map_err(|(at, reason)| (place(module, written, at), reason))?;
     let grid = found.map(|(moved, grid)| {
         function.body = Some(moved);
         grid
@@ -145,9 +142,9 @@ fn rewrite_kernel(
     if module.version < OLDEST {
         return Err(refuse(Reason::Version(module.version)));
     }
-    let called = called(module, body).map_err(|name| refuse(Reason::Unknown(name)))?;
-    called.iter().chain([&body]).try_for_each(|body| refuse_states(body))?;
-    called.iter().try_for_each(|body| refuse_in_function(body))?;
+    let called = called(module, body)?;
+    called.iter().chain([&body]).try_for_each(|body| refuse_states(module, body))?;
+    called.iter().try_for_each(|body| refuse_in_function(module, body))?;
     if called.iter().any(|body| body.locals.iter().any(|local| local.space == Space::Shared)) {
         return Err(refuse(Reason::State("shared memory that a function declares")));
     }
@@ -159,10 +156,10 @@ fn rewrite_kernel(
     }
     let unsized_ = || refuse(Reason::Unsized);
     let (_, end) = function.param_layout().ok_or_else(unsized_)?;
-    let context = end.next_multiple_of(8);
-    if context + 8 > PARAMETERS {
+    if end > PARAMETERS - 8 {
         return Err(refuse(Reason::Parameters));
     }
+    let context = end.next_multiple_of(8);
     let cfg = Cfg::new(body).map_err(|error| refuse(error.into()))?;
     let (dynamic, sized): (Vec<&Variable>, Vec<&Variable>) = shared_variables(module, body, &called)
         .into_iter()
@@ -262,20 +259,41 @@ const PARAMETERS: u64 = 4096;
 /// Functions that the device itself has, and that bring no threads together.
 pub(crate) const BUILT_IN: [&str; 2] = ["vprintf", "__assertfail"];
 
-/// The functions that a kernel may come to; who is called and not here.
-fn called<'a>(module: &'a Module, kernel: &'a Body) -> Result<Vec<&'a Body>, Box<str>> {
+/// A body's instructions, and which statements they are.
+fn numbered(body: &Body) -> impl Iterator<Item = (usize, &Instruction)> {
+    body.statements.iter().enumerate().filter_map(|(at, statement)| match statement {
+        Statement::Instruction(instruction) => Some((at, instruction)),
+        _ => None,
+    })
+}
+
+/// Whether it is a function of the device's own runtime (`cuda_device_runtime_api.h`), by which kernels launch kernels.
+fn is_of_runtime(name: &str) -> bool {
+    name.starts_with("__cudaCDP2")
+        || name.starts_with("cudaLaunchDevice")
+        || name.starts_with("cudaGetParameterBuffer")
+}
+
+/// The functions that a kernel may come to, all of which have to be here.
+fn called<'a>(module: &'a Module, kernel: &'a Body) -> Result<Vec<&'a Body>, Refused> {
     let (mut found, mut names, mut next) = (Vec::new(), BTreeSet::new(), vec![kernel]);
     while let Some(body) = next.pop() {
-        for operand in body.instructions().flat_map(|instruction| &instruction.operands) {
+        for (at, operand) in
+            numbered(body).flat_map(|(at, one)| one.operands.iter().map(move |operand| (at, operand)))
+        {
             let Operand::Call(call) = operand else { continue };
+            let refuse = |reason| (place(module, body, at), reason);
             let Callee::Function(name) = &call.callee else {
-                return Err("a function by its address".into());
+                return Err(refuse(Reason::Unknown("a function by its address".into())));
             };
             if BUILT_IN.contains(&&**name) || !names.insert(name.clone()) {
                 continue;
             }
+            if is_of_runtime(name) {
+                return Err(refuse(Reason::Launches(Box::from(&**name))));
+            }
             let body = module.function(name).and_then(|function| function.body.as_ref());
-            let body = body.ok_or_else(|| Box::from(&**name))?;
+            let body = body.ok_or_else(|| refuse(Reason::Unknown(Box::from(&**name))))?;
             found.push(body);
             next.push(body);
         }
@@ -284,14 +302,14 @@ fn called<'a>(module: &'a Module, kernel: &'a Body) -> Result<Vec<&'a Body>, Box
 }
 
 /// A thread that leaves in the middle of a function is not seen to be done, nor is a barrier of the grid there.
-fn refuse_in_function(body: &Body) -> Result<(), Refused> {
-    for instruction in body.instructions() {
+fn refuse_in_function(module: &Module, body: &Body) -> Result<(), Refused> {
+    for (at, instruction) in numbered(body) {
         let state = match instruction.opcode.mnemonic() {
             "exit" => "a thread that ends in a function (exit)",
             _ if reads_workspace(instruction) => "a barrier of the whole grid (%envreg) in a function",
             _ => continue,
         };
-        return Err((Place::Line(instruction.line), Reason::State(state)));
+        return Err((place(module, body, at), Reason::State(state)));
     }
     Ok(())
 }
@@ -305,8 +323,8 @@ fn is_of_some(instruction: &Instruction) -> bool {
 }
 
 /// What cannot be saved, by what has it.
-fn refuse_states(body: &Body) -> Result<(), Refused> {
-    for instruction in body.instructions() {
+fn refuse_states(module: &Module, body: &Body) -> Result<(), Refused> {
+    for (at, instruction) in numbered(body) {
         let opcode = &instruction.opcode;
         let state = match opcode.mnemonic() {
             // Others are waited for where a block stops.
@@ -326,7 +344,7 @@ fn refuse_states(body: &Body) -> Result<(), Refused> {
             }
             _ => continue,
         };
-        return Err((Place::Line(instruction.line), Reason::State(state)));
+        return Err((place(module, body, at), Reason::State(state)));
     }
     Ok(())
 }
@@ -359,13 +377,17 @@ fn carried_over(body: &Body, marks: &[usize]) -> Option<usize> {
     None
 }
 
-/// Places for variables, one after the other.
+/// The most bytes of variables: no device has so much shared memory, or local memory of a thread.
+const VARIABLES_MOST: u64 = 1 << 30;
+
+/// Places for variables, one after the other; none where they are too large.
 fn areas<'a>(variables: impl Iterator<Item = &'a Variable>) -> Option<Vec<Area>> {
     let mut areas: Vec<Area> = Vec::new();
     for variable in variables {
         let at = end_of(&areas);
+        let bytes = variable.size().filter(|bytes| *bytes <= VARIABLES_MOST - at)?;
         let unit = if variable.alignment() >= 4 { 4 } else { 1 };
-        areas.push(Area { name: variable.name.clone(), at, bytes: variable.size()?, unit });
+        areas.push(Area { name: variable.name.clone(), at, bytes, unit });
     }
     Some(areas)
 }

@@ -12,6 +12,7 @@ use ptx::ast::{
 
 use crate::Reason;
 use crate::additions::{made, push_label, renamed};
+use crate::marker::place;
 use crate::refusal::{Place as At, Refused};
 
 /// Most statements of a kernel with all that is put into it: functions that call others twice grow fast.
@@ -131,7 +132,8 @@ impl<'a> Copies<'a> {
     fn hand_over(&mut self, scope: &mut Scope<'_>) -> Result<(), Refused> {
         let (mut given, mut elsewhere) = (BTreeMap::new(), HashSet::new());
         let own = awkward(scope.function, scope.body);
-        for instruction in scope.body.instructions() {
+        for (at, statement) in scope.body.statements.iter().enumerate() {
+            let Statement::Instruction(instruction) = statement else { continue };
             for call in instruction.operands.iter().filter_map(as_call) {
                 let callee = self.callee(call);
                 let theirs = callee.and_then(|callee| Some(awkward(callee, callee.body.as_ref()?)));
@@ -141,14 +143,15 @@ impl<'a> Copies<'a> {
                         elsewhere.insert(symbol.clone());
                         continue;
                     };
-                    let (is_simple, _) = given.entry(*local).or_insert((true, instruction.line));
+                    let (is_simple, _) = given.entry(*local).or_insert((true, at));
                     *is_simple &= !own.contains(symbol) && !theirs.contains(&formal);
                 }
             }
         }
-        for (local, (is_simple, line)) in given {
+        for (local, (is_simple, at)) in given {
             if elsewhere.contains(&Symbol::Local(local)) {
-                return Err((At::Line(line), Reason::Handed(scope.function.name.clone())));
+                let place = place(self.module, scope.body, at);
+                return Err((place, Reason::Handed(scope.function.name.clone())));
             }
             let copy = &mut self.made.locals[scope.locals[local.index()].index()];
             let place = if is_simple {
@@ -174,11 +177,9 @@ impl<'a> Copies<'a> {
 
     fn statements(&mut self, scope: &Scope<'_>) -> Result<(), Refused> {
         let mut line = None;
-        for statement in &scope.body.statements {
-            if self.made.statements.len() > MOST {
-                let reason = TooComplex { what: "statements, with functions put into it", limit: MOST };
-                return Err((At::Line(0), reason.into()));
-            }
+        let module = self.module;
+        for (at, statement) in scope.body.statements.iter().enumerate() {
+            let here = || place(module, scope.body, at);
             match statement {
                 Statement::Label(label) => self.put(Statement::Label(scope.labels[label.index()])),
                 Statement::Loc(_) => {
@@ -187,15 +188,19 @@ impl<'a> Copies<'a> {
                 }
                 Statement::Pragma(_) => self.put(statement.clone()),
                 Statement::Instruction(instruction) => {
+                    if self.made.statements.len() > MOST {
+                        let what = "statements, with functions put into it";
+                        return Err((here(), TooComplex { what, limit: MOST }.into()));
+                    }
                     let call = instruction.operands.first().and_then(as_call);
                     match call.and_then(|call| Some((call, self.callee(call)?))) {
                         Some((call, callee)) => {
-                            self.call(scope, instruction, call, callee)?;
+                            self.call((scope, &here), instruction, call, callee)?;
                             line.into_iter().for_each(|line| self.put(line.clone()));
                         }
                         None => {
                             let copy = scope.instruction(instruction);
-                            let copy = copy.map_err(|reason| (At::Line(instruction.line), reason))?;
+                            let copy = copy.map_err(|reason| (here(), reason))?;
                             self.put(Statement::Instruction(copy));
                         }
                     }
@@ -212,13 +217,12 @@ impl<'a> Copies<'a> {
     /// A function's body in place of a call.
     fn call(
         &mut self,
-        scope: &Scope<'_>,
+        (scope, here): (&Scope<'_>, &dyn Fn() -> At),
         instruction: &Instruction,
         call: &Call,
         callee: &Function,
     ) -> Result<(), Refused> {
-        let line = At::Line(instruction.line);
-        let refused = |reason| (line.clone(), reason);
+        let refused = |reason| (here(), reason);
         if self.path.contains(&callee.name) {
             return Err(refused(Reason::Recursive(callee.name.clone())));
         }

@@ -5,6 +5,7 @@ mod device;
 mod fuzz;
 mod generate;
 mod golden;
+mod keeping;
 mod random;
 mod reference;
 mod refusing;

@@ -1,12 +1,12 @@
 //! Which registers are live at a marker, found in another way than [`ptx::Liveness`] does: statement by statement, one register after the other, backwards from
-//! each of its uses. What a site keeps has to be that, and hardly more bytes.
+//! each of its uses. What a site keeps has to be that, and hardly more bytes. The same of arrays in local and shared memory: whether one is read behind a marker.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use cpt::{Kernel, Site};
-use ptx::ast::{AddressBase, Body, Callee, Instruction, Module, Operand, ScalarType, Statement};
-
-use crate::rewritten;
+use ptx::ast::{
+    AddressBase, Body, Callee, Instruction, Module, Name, Operand, ScalarType, Space, Statement, Symbol,
+};
 
 /// Opcodes that begin with these have no result.
 const NO_RESULT: [&str; 16] = [
@@ -79,6 +79,11 @@ fn effect(instruction: &Instruction) -> (Vec<usize>, Vec<usize>) {
         writes.clear();
     }
     (reads, writes)
+}
+
+/// What an instruction writes, if it is executed.
+fn written(instruction: &Instruction) -> Vec<usize> {
+    effect(&Instruction { guard: None, ..instruction.clone() }).1
 }
 
 /// For each statement those that may be executed before it.
@@ -157,8 +162,7 @@ fn computed_first(body: &Body) -> BTreeSet<usize> {
     };
     let mut times = BTreeMap::new();
     for instruction in body.instructions() {
-        let anyhow = Instruction { guard: None, ..instruction.clone() };
-        effect(&anyhow).1.into_iter().for_each(|register| *times.entry(register).or_insert(0) += 1);
+        written(instruction).into_iter().for_each(|register| *times.entry(register).or_insert(0) += 1);
     }
     let first = body.statements.iter().take_while(straight).flat_map(|statement| match statement {
         Statement::Instruction(instruction) => effect(instruction).1,
@@ -215,16 +219,6 @@ pub fn check(module: &Module, kernel: &Kernel) -> f64 {
     worst
 }
 
-#[test]
-fn what_is_kept_is_what_is_live() {
-    let rewritten = rewritten();
-    let module = ptx::parse(&rewritten.text).unwrap();
-    for (name, kernel) in &rewritten.kernels {
-        let worst = check(&module, kernel);
-        println!("{name}: {worst:.3} times the minimum, {} bytes a thread", kernel.frame.registers);
-    }
-}
-
 /// Whatever way leads to a marker's continuation, all that is read behind it has been written: nothing is live at the twin's beginning that is not at the
 /// kernel's.
 pub fn nothing_else_is_read(module: &Module, name: &str, kernel: &Kernel) {
@@ -236,11 +230,102 @@ pub fn nothing_else_is_read(module: &Module, name: &str, kernel: &Kernel) {
     assert_eq!(live(&kernel.twin), live(name), "{name}");
 }
 
-#[test]
-fn nothing_is_read_that_was_not_restored() {
-    let rewritten = rewritten();
-    let module = ptx::parse(&rewritten.text).unwrap();
-    for (name, kernel) in &rewritten.kernels {
-        nothing_else_is_read(&module, name, kernel);
+/// The registers of a twin that are its own: what they read of arrays is saved, or restored.
+fn is_own(body: &Body, register: usize) -> bool {
+    let name = &body.registers[register].name;
+    name.len() == "%cpt_k".len() && name.starts_with("%cpt_")
+}
+
+/// Whether an operand has the variable's name in it.
+fn names_variable(body: &Body, operand: &Operand, variable: &Name) -> bool {
+    let is = |symbol: &Symbol| match symbol {
+        Symbol::Local(local) => body.local(*local).name == *variable,
+        Symbol::Module(name) => name == variable,
+        _ => false,
+    };
+    match operand {
+        Operand::Symbol(symbol, _) => is(symbol),
+        Operand::Address(address) => matches!(&address.base, AddressBase::Symbol(symbol) if is(symbol)),
+        _ => false,
     }
+}
+
+/// The statements of a twin that may read a variable in local or shared memory; all that read any memory, or call a function, if its address goes where it is not followed.
+fn readers(body: &Body, variable: &Name) -> Vec<usize> {
+    let mut addresses: BTreeSet<usize> = BTreeSet::new();
+    let holds = |addresses: &BTreeSet<usize>, operand: &Operand| {
+        let mut found = Vec::new();
+        registers(operand, &mut found);
+        found.iter().any(|register| addresses.contains(register)) || names_variable(body, operand, variable)
+    };
+    let is_memory = |operand: &Operand| matches!(operand, Operand::Address(_));
+    loop {
+        let before = addresses.len();
+        for instruction in body.instructions().filter(|one| !one.operands.iter().any(is_memory)) {
+            if instruction.operands.iter().skip(1).any(|operand| holds(&addresses, operand)) {
+                addresses
+                    .extend(written(instruction).into_iter().filter(|register| !is_own(body, *register)));
+            }
+        }
+        if addresses.len() == before {
+            break;
+        }
+    }
+    // What is saved of a pointer is a distance.
+    let is_kept =
+        |operand: &Operand| matches!(operand, Operand::Reg(register) if is_own(body, register.index()));
+    let is_given = |instruction: &Instruction| {
+        let is_access = instruction.operands.iter().any(is_memory);
+        let has_result = !instruction.operands.first().is_some_and(is_memory);
+        let mut given = instruction.operands.iter().skip(usize::from(is_access && has_result));
+        given.any(|operand| match operand {
+            Operand::Call(call) => call.arguments.iter().any(|one| holds(&addresses, one)),
+            value => is_access && !is_memory(value) && !is_kept(value) && holds(&addresses, value),
+        })
+    };
+    let is_lost = body.instructions().any(is_given);
+    let reads = |instruction: &Instruction| {
+        let own = written(instruction);
+        let is_own = !own.is_empty() && own.iter().all(|register| is_own(body, *register));
+        let is_read = instruction
+            .operands
+            .iter()
+            .any(|operand| is_memory(operand) && (is_lost || holds(&addresses, operand)));
+        let is_call = instruction.operands.iter().any(|operand| matches!(operand, Operand::Call(_)));
+        !is_own && (is_read && instruction.opcode.mnemonic() != "st" || is_call)
+    };
+    let statements = body.statements.iter().enumerate();
+    statements
+        .filter(|(_, statement)| matches!(statement, Statement::Instruction(one) if reads(one)))
+        .map(|(at, _)| at)
+        .collect()
+}
+
+/// Bytes that a block of so many threads is kept in, and the least that it takes: where each thread is, and of each of the variables that are read behind the place
+/// that takes most, the whole.
+pub fn bytes(module: &Module, kernel: &Kernel, threads: u64) -> (u64, u64) {
+    let twin = module.function(&kernel.twin).unwrap().body.as_ref().unwrap();
+    let places = places(twin, kernel.frame.sites.len());
+    let arrays = twin.locals.iter().chain(module.variables().filter(|variable| {
+        let names = |operand: &Operand| names_variable(twin, operand, &variable.name);
+        twin.instructions().flat_map(|instruction| &instruction.operands).any(names)
+    }));
+    let mut least = vec![0; places.len()];
+    for (site, least) in kernel.frame.sites.iter().zip(&mut least) {
+        *least = threads * (site.bytes() + 4);
+    }
+    for variable in arrays.filter(|one| matches!(one.space, Space::Local | Space::Shared)) {
+        let times = if variable.space == Space::Local { threads } else { 1 };
+        let before = before(twin);
+        let (mut ahead, mut seen) = (readers(twin, &variable.name), vec![false; twin.statements.len()]);
+        while let Some(at) = ahead.pop() {
+            if !std::mem::replace(&mut seen[at], true) {
+                ahead.extend(&before[at]);
+            }
+        }
+        for (place, least) in places.iter().zip(&mut least) {
+            *least += if seen[*place] { times * variable.size().unwrap() } else { 0 };
+        }
+    }
+    (kernel.frame.bytes(threads, 0), least.into_iter().max().unwrap())
 }

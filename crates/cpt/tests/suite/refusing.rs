@@ -51,7 +51,7 @@ fn a_barrier_of_some_threads() {
 #[test]
 fn a_barrier_at_which_some_have_arrived() {
     let said = refusal("arrived");
-    assert!(said.contains("bar.arrive") && said.contains("line "), "{said}");
+    assert!(said.contains("bar.arrive") && said.contains("kernels.cu:157"), "{said}");
 }
 
 #[test]
@@ -203,6 +203,31 @@ const SUM: &str = "
     ret;
 }
 ";
+
+/// Why a kernel is refused that calls the first of these functions with marks, of which each calls the next one so many times.
+fn refusal_of_calls(functions: usize, times: usize) -> String {
+    let mut text =
+        ".version 7.0\n.target sm_80\n.address_size 64\n.func f0() { .pragma \"cpt\"; ret; }\n".to_owned();
+    for number in 1..functions {
+        let call = format!("call f{};\n", number - 1);
+        let _ = writeln!(text, ".func f{number}() {{\n{}ret; }}", call.repeat(times));
+    }
+    let _ = writeln!(text, ".visible .entry k() {{\ncall f{}; ret; }}", functions - 1);
+    let rewritten = cpt::rewrite(&ptx::parse(&text).unwrap()).unwrap().unwrap();
+    let of_kernel = |refusal: &&cpt::Refusal| &*refusal.kernel == "k";
+    rewritten.refusals.iter().find(of_kernel).map(ToString::to_string).unwrap_or_default()
+}
+
+#[test]
+fn more_functions_than_are_put_into_a_kernel() {
+    assert_eq!(refusal_of_calls(60, 1), "");
+    let said = refusal_of_calls(70, 1);
+    assert!(said.starts_with("kernel k cannot be stopped half-way: "), "{said}");
+    assert!(said.contains("more than 64 functions with markers that call one another (line "), "{said}");
+    // 3^30 calls.
+    let said = refusal_of_calls(31, 3);
+    assert!(said.contains("more than 1048576 statements, with functions put into it (line "), "{said}");
+}
 
 /// Analyses and code take no more than a kernel's size wants.
 #[test]
