@@ -287,6 +287,25 @@ mod tests {
         assert!(from.exists() && !to.exists());
     }
 
+    /// Where nothing can be made durable nothing is said to be: the kernel was asked.
+    #[test]
+    fn what_cannot_be_synced_is_told_of() {
+        let is_told = |synced: io::Result<()>| {
+            assert_eq!(Errno::from_io_error(&synced.unwrap_err()), Some(Errno::INVAL));
+        };
+        is_told(Dir::new(Path::new("/proc")).sync_folder("self"));
+        let null = Path::new("/dev/null");
+        let file = || OpenOptions::new().write(true).open(null).unwrap();
+        for make in [LongFile::new, LongFile::cached] {
+            // Shorter than a block, and longer.
+            for len in [1, 3 << 20] {
+                let mut file = make(null.to_owned(), file());
+                file.write_all(&vec![1; len]).unwrap();
+                is_told(file.sync());
+            }
+        }
+    }
+
     fn is_left_alone(dir: &Dir, rename_new: impl Fn(&str, &str) -> io::Result<()>) {
         for name in ["first", "second"] {
             fs::write(dir.full_path(name), name).unwrap();
