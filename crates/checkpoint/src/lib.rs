@@ -41,7 +41,7 @@ pub use regular::{Regularly, When};
 pub use server_process::LOST_MACHINE;
 pub use steer::Watching;
 pub use stores::{
-    Removing, check_store, copy_failure, existing_store, find_image, open_failure, open_or_create_store,
-    open_store, prune_images, removal_failure, remove_images,
+    Removing, check_store, copy_failure, existing_store, find_image, kept_kind, open_failure,
+    open_or_create_store, open_store, prune_images, removal_failure, remove_images,
 };
 pub use way_back::{Newest, quoted};

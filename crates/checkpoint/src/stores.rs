@@ -8,8 +8,8 @@ use std::fs;
 use std::io;
 use std::path::Path;
 use store::{
-    Access, CopyError, DamagedImage, FindError, Keep, OpenError, Pruned, Removal, Repack, Rewriting, Store,
-    WriteError,
+    Access, CopyError, DamagedImage, FindError, Keep, Kept, KeptWhy, OpenError, Pruned, Removal, Repack,
+    Rewriting, Store, WriteError,
 };
 
 /// Opens a store that must be there.
@@ -157,6 +157,17 @@ pub fn removal_failure(error: WriteError) -> Failure {
     match error {
         WriteError::Read(error) => read_failure(error),
         error => write_failure(error),
+    }
+}
+
+/// Room that cannot be freed, with the kind of failure that it is: the images that were meant are gone all the same.
+#[must_use]
+pub fn kept_kind(kept: &Kept) -> Kind {
+    match kept.why {
+        KeptWhy::InUse => Kind::Busy,
+        KeptWhy::Unreadable => Kind::Damaged,
+        KeptWhy::Newer => Kind::Mismatch,
+        KeptWhy::Medium => Kind::Store,
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use image::{ChunkId, ImageId, Index, PackId, PackIndex};
 
-use crate::{MediaError, ReadError, Store, WriteError, layout};
+use crate::{Kept, KeptWhy, MediaError, ReadError, Store, WriteError, layout};
 
 /// The number of no pack.
 pub(crate) const NOWHERE: u32 = u32::MAX;
@@ -37,7 +37,7 @@ pub(crate) struct Inventory<'a> {
 #[derive(Debug)]
 pub(crate) enum Untold {
     /// Something cannot be read, as this says: all has to stay.
-    Kept(String),
+    Kept(Kept),
     /// The medium failed.
     Failed(WriteError),
 }
@@ -62,7 +62,8 @@ impl Store {
             match self.read_file(&layout::index(image), |file| Index::read(file)) {
                 Ok(index) if index.image == image => indexes.push(index),
                 Err(error) if error.is_newer() || error.is_unread() => {
-                    return Err(Untold::Kept(format!("{error}: nothing else is freed; {}", self.way_out())));
+                    let message = format!("{error}: nothing else is freed; {}", self.way_out());
+                    return Err(Untold::Kept(KeptWhy::of(&error).says(message)));
                 }
                 // Its packs say themselves what they hold.
                 Ok(_) | Err(_) => lost.push(image),
@@ -99,9 +100,10 @@ impl Store {
                 // Removed since it was listed.
                 Err(ReadError::NoImage { .. }) => {}
                 Err(error) => {
-                    return Err(Untold::Kept(format!(
+                    let message = format!(
                         "what image {id} needs cannot be told, so nothing else is freed: {error}, or remove it too"
-                    )));
+                    );
+                    return Err(Untold::Kept(KeptWhy::of(&error).says(message)));
                 }
             }
         }

@@ -11,7 +11,7 @@ use crate::error::is_unread;
 use crate::inventory::{Inventory, Needed, Untold};
 use crate::read::whole_pack;
 use crate::store::random_id;
-use crate::{FindError, ReadError, Store, WriteError, layout};
+use crate::{FindError, Kept, KeptWhy, ReadError, Store, WriteError, layout};
 
 /// Why nothing is freed while others use the store.
 const IN_USE: &str = "somebody reads an image, copies to the store, removes images too, or begins a checkpoint at this moment; the next `dormouse rm` \
@@ -29,7 +29,7 @@ pub struct Removal {
     /// Bytes of packs that no image needs, and that a later removal frees: checkpoints that are being written may count on them.
     pub waiting: u64,
     /// Why nothing else was freed, if so.
-    pub kept: Option<String>,
+    pub kept: Option<Kept>,
     /// Why not all was written anew that was to be, if so.
     pub not_rewritten: Option<String>,
 }
@@ -45,8 +45,8 @@ struct Unused {
 
 impl Removal {
     /// Of which nothing was freed.
-    fn kept(why: String) -> Self {
-        Self { kept: Some(why), ..Self::default() }
+    fn kept(kept: Kept) -> Self {
+        Self { kept: Some(kept), ..Self::default() }
     }
 }
 
@@ -109,12 +109,15 @@ impl Store {
         elsewhere: &HashSet<PackId>,
     ) -> Result<Removal, WriteError> {
         let Some(_alone) = self.on("lock", layout::CONFIG, |media| media.lock(layout::CONFIG, false))? else {
-            return Ok(Removal::kept(IN_USE.to_owned()));
+            return Ok(Removal::kept(KeptWhy::InUse.says(IN_USE)));
         };
         // Nothing may be left that a writer who was taken for dead could publish.
         let alive = match self.remove_abandoned_drafts() {
             Ok(alive) => alive,
-            Err(error) => return Ok(Removal::kept(format!("{error}: nothing else is freed"))),
+            Err(error) => {
+                let message = format!("{error}: nothing else is freed");
+                return Ok(Removal::kept(KeptWhy::Medium.says(message)));
+            }
         };
         if alive.is_empty()
             && let Err(error) = self.media().end_uploads()
@@ -125,7 +128,7 @@ impl Store {
         let found = self.inventory(needed, &[]).and_then(|has| self.unused(has, elsewhere, &mut sentences));
         let unused = match found {
             Ok(unused) => unused,
-            Err(Untold::Kept(why)) => return Ok(Removal::kept(why)),
+            Err(Untold::Kept(kept)) => return Ok(Removal::kept(kept)),
             Err(Untold::Failed(error)) => return Err(error),
         };
         // What somebody else has removed meanwhile must not come back either.
@@ -138,7 +141,8 @@ impl Store {
             Ok(()) => Ok(Removal { waiting, ..removal }),
             // On a full disk what goes has gone all the same.
             Err(error) => {
-                Ok(Removal { kept: Some(format!("{error}: what waits could not be noted")), ..removal })
+                let message = format!("{error}: what waits could not be noted");
+                Ok(Removal { kept: Some(KeptWhy::Medium.says(message)), ..removal })
             }
         }
     }
@@ -165,7 +169,7 @@ impl Store {
         });
         match found {
             Ok((unused, beside)) => Ok(Removal { images, freed: unused.bytes + beside.freed, ..beside }),
-            Err(Untold::Kept(why)) => Ok(Removal { images, ..Removal::kept(why) }),
+            Err(Untold::Kept(kept)) => Ok(Removal { images, ..Removal::kept(kept) }),
             Err(Untold::Failed(error)) => Err(error),
         }
     }
@@ -210,7 +214,7 @@ impl Store {
         }
         if !has.lost.is_empty() {
             if sentences.is_anybody_alive() {
-                return Err(Untold::Kept(self.not_now(&has.lost)));
+                return Err(Untold::Kept(KeptWhy::InUse.says(self.not_now(&has.lost))));
             }
             let indexes = self.indexes_anew(&has, &named)?;
             kept.extend(indexes.iter().flat_map(|index| &index.packs).map(|pack| pack.id));
@@ -234,8 +238,9 @@ impl Store {
         let mut packs = Vec::new();
         for id in names.iter().filter_map(|name| layout::pack_of(name)).filter(|id| !named.contains(id)) {
             let path = layout::pack(id);
-            let (_, pack) = whole_pack(self, &path, id)
-                .map_err(|error| Untold::Kept(self.not_anew(&has.lost, &path, &error)))?;
+            let (_, pack) = whole_pack(self, &path, id).map_err(|error| {
+                Untold::Kept(KeptWhy::Unreadable.says(self.not_anew(&has.lost, &path, &error)))
+            })?;
             if has.needs(&pack) {
                 packs.push(pack);
             }

@@ -8,6 +8,7 @@ use checkpoint::{Failure, Kind, open_store, prune_images};
 use image::ImageId;
 use serde::Serialize;
 use std::io::{self, Write};
+use std::process::ExitCode;
 use store::{Keep, Pruned};
 
 #[derive(Serialize)]
@@ -42,5 +43,9 @@ impl Show for Answer {
     fn show(&self, out: &mut dyn Write) -> io::Result<()> {
         self.removed.show(out)?;
         writeln!(out, "{} kept", self.kept_images.len())
+    }
+
+    fn code(&self) -> ExitCode {
+        self.removed.code()
     }
 }

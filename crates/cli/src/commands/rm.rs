@@ -3,11 +3,12 @@
 use super::store_access;
 use crate::flags::Rm;
 use crate::output::{Show, bytes_bar};
-use checkpoint::{Failure, Removing, open_store, remove_images};
+use checkpoint::{Failure, Removing, kept_kind, open_store, remove_images};
 use indicatif::HumanBytes;
 use serde::Serialize;
 use std::io::{self, Write};
 use std::ops::ControlFlow;
+use std::process::ExitCode;
 use store::{CopyOptions, Removal, Repack};
 
 /// Why nothing is freed where images are removed.
@@ -77,5 +78,41 @@ impl Show for Removed {
                 HumanBytes(*waiting)
             ),
         }
+    }
+
+    /// As restic's and borg's: what was to be freed and is not is no success, though the images are gone.
+    fn code(&self) -> ExitCode {
+        self.removal.kept.as_ref().map_or(ExitCode::SUCCESS, |kept| kept_kind(kept).exit_code().into())
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::flags;
+    use image::Manifest;
+    use std::fs;
+    use store::media::{Dir, Media};
+    use store::{Location, Store};
+
+    #[test]
+    fn room_that_stays_taken_is_told_by_the_exit_code() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open_or_create(folder.path()).unwrap();
+        let image = store.begin().unwrap().publish(Manifest::new("job"), Vec::new()).unwrap().id;
+        let code = || {
+            let store = Some(Location::Folder(folder.path().to_owned()));
+            let store = flags::Store { store, keys: flags::Keys::default() };
+            let json = flags::Json { json: false };
+            let flags = Rm { images: Vec::new(), max_unused: f64::INFINITY, dry_run: false, store, json };
+            run(&flags).unwrap().code()
+        };
+        assert_eq!(code(), ExitCode::SUCCESS);
+        let reader = Dir::new(folder.path()).share("config").unwrap();
+        assert_eq!(code(), ExitCode::from(4));
+        drop(reader);
+        fs::write(folder.path().join(format!("images/{image}.img")), "").unwrap();
+        assert_eq!(code(), ExitCode::from(7));
     }
 }

@@ -159,7 +159,7 @@ fn a_damaged_index_waits_until_nobody_writes() {
     let index = format!("index/{}", medium.list("index").unwrap()[0]);
     medium.tamper(&index, |bytes| bytes[100] ^= 1);
     let removal = store.remove(&images[2..]).unwrap();
-    assert!((removal.freed, removal.waiting) == (0, 0) && removal.kept.unwrap().contains(&index));
+    assert!((removal.freed, removal.waiting) == (0, 0) && removal.kept.unwrap().message.contains(&index));
     drop(draft);
     assert_eq!(store.remove(&[]).unwrap().kept, None);
     assert_tidy(&medium, &store);

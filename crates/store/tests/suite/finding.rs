@@ -213,7 +213,7 @@ fn a_pack_whose_bytes_cannot_be_had_is_not_called_damaged() {
         let path = pack.clone();
         let medium = Unreadable { inner: sim.clone(), path, way, opened: AtomicUsize::new(0) };
         let store = Store::open_media(Arc::new(medium)).unwrap();
-        let kept = store.remove(&[]).unwrap().kept.unwrap();
+        let kept = store.remove(&[]).unwrap().kept.unwrap().message;
         for word in [&format!("/sim/{pack} cannot be read"), said, "see to its permissions", "NEWSTORE"] {
             assert!(kept.contains(word), "{word}: {kept}");
         }

@@ -316,7 +316,7 @@ fn locks_end_by_themselves_and_not_before() {
     std::mem::forget((dead, receipts));
     assert_eq!(patient.remove(&[]).unwrap().freed, 0);
     let open = patient.open_image(&image).unwrap();
-    assert!(patient.remove(&[]).unwrap().kept.unwrap().contains("reads an image"));
+    assert!(patient.remove(&[]).unwrap().kept.unwrap().message.contains("reads an image"));
     drop(open);
     let removal = impatient.remove(&[]).unwrap();
     assert_eq!(removal.kept, None);

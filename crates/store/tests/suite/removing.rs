@@ -160,7 +160,7 @@ pub fn who_uses_it_keeps_what_it_has(medium: Arc<dyn Media>) {
     let open = store.open_image(&images[1]).unwrap();
     let removal = store.remove(&images[1..2]).unwrap();
     assert!((removal.freed, removal.waiting) == (0, 0));
-    assert!(removal.kept.unwrap().contains("the next `dormouse rm`"));
+    assert!(removal.kept.unwrap().message.contains("the next `dormouse rm`"));
     assert_sample(&open, 1);
     drop(open);
     assert!(store.remove(&[]).unwrap().freed > 0);
@@ -173,7 +173,7 @@ fn nothing_is_freed_that_an_unreadable_image_may_need() {
     medium.tamper(&format!("images/{}.img", images[0]), |bytes| bytes.truncate(90));
     let before = pack_bytes(&medium);
     let removal = store.remove(&images[1..2]).unwrap();
-    assert!(removal.freed == 0 && removal.kept.unwrap().contains(&images[0].to_string()));
+    assert!(removal.freed == 0 && removal.kept.unwrap().message.contains(&images[0].to_string()));
     assert_eq!(pack_bytes(&medium), before);
     let removal = store.remove(&[store.find_exactly(&images[0].to_string()[..8]).unwrap()]).unwrap();
     assert!(removal.freed > 0 && removal.kept.is_none());
@@ -233,7 +233,7 @@ fn an_index_that_cannot_be_written_anew_is_named_with_a_way_out() {
     }
     let before = pack_bytes(&medium);
     let removal = store.remove(&images[2..]).unwrap();
-    let kept = removal.kept.unwrap();
+    let kept = removal.kept.unwrap().message;
     assert_eq!((removal.freed, pack_bytes(&medium)), (0, before));
     for word in [&format!("/sim/{index} is damaged"), "/sim/packs/", "`dormouse copy /sim/ NEWSTORE`"] {
         assert!(kept.contains(word), "{word}: {kept}");
