@@ -1,6 +1,8 @@
 //! Marked kernels: a cut stops them, and nobody sees that.
 #![allow(clippy::unwrap_used)]
 
+mod told;
+
 use crate::common::{App, BASIC, CTX, Images, LONG, SESSION, Thread, backend, rehearse};
 use server::memory::Managed;
 use server::restore::{Patience, Prepared};
@@ -283,6 +285,16 @@ fn a_marked_kernel_goes_on_from_an_image() {
     }
 }
 
+/// Why a session does not go on from an image.
+fn refused(dir: &tempfile::TempDir, image: &store::Image) -> String {
+    let link = transport::ServerSession::attach(dir.path()).unwrap();
+    let config = (dir.path().to_owned(), Sharing::alone(), Managed::Coherent);
+    let prepared = Prepared::of(image, SESSION).unwrap();
+    let all = Patience::All(&|_| {});
+    let refused = Session::restore(backend(), link, config, prepared, image, all).err().unwrap();
+    format!("{refused} {:?}", std::error::Error::source(&refused).map(ToString::to_string))
+}
+
 /// Images that tests make say nothing of their devices.
 #[test]
 fn a_kernel_that_is_bound_to_its_device_goes_on_on_no_other() {
@@ -295,13 +307,25 @@ fn a_kernel_that_is_bound_to_its_device_goes_on_on_no_other() {
     assert!(!program.is_done(), "it is over too soon");
     let Program { app, thread, .. } = program;
     let (image, _, (dir, _addresses)) = app.captured(thread, &images);
-    let link = transport::ServerSession::attach(dir.path()).unwrap();
-    let config = (dir.path().to_owned(), Sharing::alone(), Managed::Coherent);
-    let prepared = Prepared::of(&image, SESSION).unwrap();
-    let all = Patience::All(&|_| {});
-    let refused = Session::restore(backend(), link, config, prepared, &image, all).err().unwrap();
-    let said = format!("{refused} {:?}", std::error::Error::source(&refused).map(ToString::to_string));
+    let said = refused(&dir, &image);
     assert!(said.contains("kernel round") && said.contains("addresses of shared or local memory"), "{said}");
+}
+
+/// What is half-way is in the registers of one code: another one, of the same name, would go on with numbers that mean something else.
+#[test]
+fn a_kernel_goes_on_in_no_other_code_than_it_stopped_in() {
+    let mut program = Program::new();
+    let images = Images::new();
+    launch(&mut program.thread, program.mix, Stream::Legacy, program.memory, MIXING);
+    std::thread::sleep(Duration::from_millis(30));
+    let Program { app, thread, .. } = program;
+    app.session.close_gate(LONG).unwrap();
+    let id = images.capture_changed(&app.session, |state| state.half_way[0].code[31] ^= 1);
+    let (dir, _addresses) = app.kill();
+    drop(thread);
+    let said = refused(&dir, &images.store.open_image(&id).unwrap());
+    assert!(said.contains("kernel mix, which is half-way in"), "{said}");
+    assert!(said.contains("another version of Dormouse, or another DORMOUSE_POLL"), "{said}");
 }
 
 /// Work behind a marked kernel, in its stream or behind its event, waits for its true end; other work does not.

@@ -5,6 +5,7 @@ use image::{ImageId, Manifest};
 use server::capture::{CaptureError, CopyBudget, CopyRoom, DeviceSet, Kept, Reads, Taken, Written};
 use server::restore::RestoreError;
 use server::session::Session;
+use server::state::SessionState;
 use std::sync::Arc;
 use std::time::Duration;
 use store::{ChunkWriter, Draft, Store, WriteOptions};
@@ -32,6 +33,12 @@ impl Images {
         Self { _dir: dir, store }
     }
 
+    fn draft(&self) -> (Draft, ChunkWriter) {
+        let draft = self.store.begin().unwrap();
+        let writer = ChunkWriter::join(&self.store, draft.id(), &WriteOptions::default()).unwrap();
+        (draft, writer)
+    }
+
     /// Captures a gated session and publishes it; tells the state's bytes too.
     pub fn capture(&self, session: &Session) -> (ImageId, Vec<u8>) {
         self.capture_again(session).0
@@ -46,6 +53,16 @@ impl Images {
         (begun.publish_of(Some(session), &mut |_| Ok(())), kept)
     }
 
+    /// Captures a gated session, whose state `change` changes before it is written.
+    pub fn capture_changed(&self, session: &Session, change: impl FnOnce(&mut SessionState)) -> ImageId {
+        let (draft, writer) = self.draft();
+        let mut cut = session.cut().unwrap();
+        change(&mut cut.state);
+        let room = session.room_for_copies(ANYWHERE, &mut |_| Ok(()));
+        let taken = session.capture(&cut, SESSION, &writer, room, Reads::Changed, &mut |_| {}).unwrap();
+        Begun { taken, writer, draft }.publish(&mut |_| Ok(())).0
+    }
+
     /// Captures a gated session, which may go on then.
     pub fn begin(&self, session: &Session, room: CopyRoom) -> Begun {
         self.begin_reading(session, room, Reads::Changed)
@@ -53,8 +70,7 @@ impl Images {
 
     /// The same, when that is read.
     pub fn begin_reading(&self, session: &Session, room: CopyRoom, reads: Reads) -> Begun {
-        let draft = self.store.begin().unwrap();
-        let writer = ChunkWriter::join(&self.store, draft.id(), &WriteOptions::default()).unwrap();
+        let (draft, writer) = self.draft();
         let cut = session.cut().unwrap();
         let taken = session.capture(&cut, SESSION, &writer, room, reads, &mut |_| {}).unwrap();
         Begun { taken, writer, draft }
@@ -68,8 +84,7 @@ impl Images {
         change: impl FnOnce() -> Vec<backend::Range>,
         (late, too_many): (u64, bool),
     ) -> Begun {
-        let draft = self.store.begin().unwrap();
-        let writer = ChunkWriter::join(&self.store, draft.id(), &WriteOptions::default()).unwrap();
+        let (draft, writer) = self.draft();
         session.prepare_comparison();
         let cut = session.cut().unwrap();
         let begin = |room| session.begin_capture(&cut, SESSION, &writer, room, Reads::Changed).unwrap();
