@@ -11,6 +11,7 @@ use crate::device::{Gpu, Stops, When};
 use crate::generate::{Generated, SLOT, SUMS, kernel};
 use crate::random::Random;
 use crate::reference;
+use crate::stopping::moved;
 
 const SEED: &str = "DORMOUSE_KERNEL";
 const SECONDS: &str = "DORMOUSE_KERNELS_SECONDS";
@@ -28,11 +29,13 @@ struct Seen {
     /// Times that a block has gone on from half-way.
     half_way: usize,
     no_room: usize,
+    /// Kernels whose memory has lain elsewhere when they went on.
+    moved: usize,
 }
 
 /// Compares runs of a kernel that are stopped with one that is not.
 fn stops_and_goes_on(random: &mut Random, seen: &mut Seen, shown: bool) {
-    let group = *random.of(&[Group::Thread, Group::Warp, Group::Block, Group::Block]);
+    let group = *random.of(&[Group::Thread, Group::Warp, Group::Block, Group::Block, Group::Grid]);
     let Generated { text, shape, is_plain } = kernel(random, group);
     if shown {
         println!("{text}");
@@ -59,7 +62,9 @@ fn stops_and_goes_on(random: &mut Random, seen: &mut Seen, shown: bool) {
     let bytes = (threads * SLOT + SUMS) as usize;
     let input: Vec<u8> = (0..bytes).map(|_| random.next() as u8).collect();
     let n = random.below(2000) as u32;
-    let gpu = Gpu::new(&text);
+    // Where nothing depends on it, memory of blocks and threads lies elsewhere in each second launch.
+    let gpu = if kernel.is_bound { Gpu::new(&text) } else { Gpu::of(&[&text, &moved(&text)]) };
+    seen.moved += usize::from(!kernel.is_bound);
     let memory = gpu.alloc(bytes as u64);
     let params = |stop: u64| [&memory.to_le_bytes()[..], &stop.to_le_bytes(), &n.to_le_bytes()].concat();
     gpu.put(memory, &input);
@@ -85,7 +90,9 @@ fn stops_and_goes_on(random: &mut Random, seen: &mut Seen, shown: bool) {
         1 => When::After(Duration::from_micros(moments.below(300))),
         _ => When::Never,
     };
-    run(1 + random.below(u64::from(shape.grid)) as u32, &mut sometimes);
+    // Those for which there is no room go on to their end; a grid has to have room.
+    let room = 1 + random.below(u64::from(shape.grid)) as u32;
+    run(if group == Group::Grid { shape.grid } else { room }, &mut sometimes);
 }
 
 #[test]

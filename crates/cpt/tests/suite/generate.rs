@@ -30,12 +30,14 @@ pub fn kernel(random: &mut Random, group: Group) -> Generated {
         Group::Warp => 32 * (1 + random.below(3)),
         _ => 1 + random.below(80),
     } as u32;
-    let dynamic = group == Group::Block && random.once_in(2);
+    let dynamic = group >= Group::Block && random.once_in(2);
     let shared = if dynamic { 4 * block + random.below(9) as u32 } else { 0 };
-    let shape = Shape { grid: 1 + random.below(3) as u32, block, shared, cooperative: false };
+    let is_grid = group == Group::Grid;
+    let shape = Shape { grid: 1 + random.below(3) as u32, block, shared, cooperative: is_grid };
     let mut writer = Writer {
-        wild: random.once_in(3),
-        leaves: random.once_in(3),
+        // A grid stops at its barriers, which all threads come to.
+        wild: !is_grid && random.once_in(3),
+        leaves: !is_grid && random.once_in(3),
         random,
         group,
         dynamic,
@@ -161,7 +163,7 @@ impl Writer<'_> {
         for number in 0..5 {
             put!(self, "st.local.u8 [narrow+{number}], %r{number};");
         }
-        if self.group == Group::Block {
+        if self.group >= Group::Block {
             put!(self, "mov.u32 %sa, words;\nmad.lo.u32 %sa, %me, 4, %sa;\nst.shared.u32 [%sa], %r1;");
             put!(self, "mov.u32 %sb, bytes;\nadd.u32 %sb, %me, %sb;\nst.shared.u8 [%sb], %r2;");
             put!(self, "mov.u32 %se, others;\nmad.lo.u32 %sc, %me, 4, %se;\nst.shared.u32 [%sc], %r3;");
@@ -225,7 +227,7 @@ impl Writer<'_> {
             25 if who == Who::All => self.for_all(),
             30 | 31 if who == Who::All && depth < 3 && self.chosen < CHOSEN => self.sides(depth),
             32 if who == Who::All && depth < 3 && self.group == Group::Warp => self.rounds_of_lanes(depth),
-            26 if self.random.once_in(2) => self.marked_call(who),
+            26 if self.group < Group::Grid && self.random.once_in(2) => self.marked_call(who),
             26 => self.call(),
             27 => self.jump(who),
             28 => {
@@ -244,8 +246,31 @@ impl Writer<'_> {
     fn mark(&mut self, who: Who) {
         if who == Who::All || self.group == Group::Thread || self.wild {
             self.marks += 1;
+            if self.group == Group::Grid {
+                self.meet();
+            }
             put!(self, ".pragma \"cpt\";");
         }
+    }
+
+    /// A barrier of the whole grid, as cooperative groups make it.
+    fn meet(&mut self) {
+        let (wait, met) = (self.label(), self.label());
+        put!(
+            self,
+            "mov.u32 %e0, %envreg2;\ncvt.u64.u32 %ea, %e0;\nmov.u32 %e0, %envreg1;\ncvt.u64.u32 %eb, %e0;"
+        );
+        put!(self, "bfi.b64 %ec, %eb, %ea, 32, 32;\nadd.s64 %ec, %ec, 4;\nbarrier.sync 0;");
+        put!(self, "setp.ne.u32 %side, %me, 0;\n@%side bra {met};\nmov.u32 %e1, %nctaid.x;");
+        put!(
+            self,
+            "sub.s32 %e1, -2147483647, %e1;\nsetp.eq.u32 %side, %group, 0;\nselp.b32 %e1, %e1, 1, %side;"
+        );
+        put!(self, "atom.add.release.gpu.u32 %e2, [%ec], %e1;\n{wait}:\nld.acquire.gpu.u32 %e3, [%ec];");
+        put!(
+            self,
+            "xor.b32 %e3, %e3, %e2;\nsetp.gt.s32 %side, %e3, -1;\n@%side bra {wait};\n{met}:\nbarrier.sync 0;"
+        );
     }
 
     fn arithmetic(&mut self) {
@@ -369,7 +394,15 @@ impl Writer<'_> {
     fn local(&mut self) {
         let guard = self.guard();
         let (r, d, r1) = (self.register("%r"), self.register("%d"), self.register("%r"));
-        let step = self.random.below(3);
+        let step = self.random.below(4);
+        if step == 1 {
+            // The same by an address of all memory.
+            put!(self, "mov.u64 %lb, own;\ncvta.local.u64 %ga, %lb;\nand.b32 %x0, {r1}, 5;");
+            put!(self, "mad.wide.u32 %ga, %x0, 4, %ga;\n{guard}st.u32 [%ga], {r};");
+            self.mark(Who::Some);
+            put!(self, "ld.u32 {r1}, [%ga];");
+            return;
+        }
         if step == 0 {
             // The address lives over markers.
             put!(self, "mov.u64 %la, own;\nand.b32 %x0, {r1}, 5;\nmad.wide.u32 %la, %x0, 4, %la;");
@@ -586,7 +619,7 @@ impl Writer<'_> {
                 };
                 put!(self, "{line};");
             }
-            Group::Block | Group::Grid => match self.random.below(6) {
+            Group::Block | Group::Grid => match self.random.below(8) {
                 0 => put!(self, "bar.red.popc.u32 {r}, 0, {p};"),
                 1 => put!(self, "barrier.sync 0;\nst.shared.u32 [%sa], {r};\nld.shared.u32 {r1}, [%sa];"),
                 2 => {
@@ -602,6 +635,24 @@ impl Writer<'_> {
                     self,
                     "{{\n.param .b32 given;\nst.param.b32 [given], {r};\n.param .b32 got;\ncall.uni (got), meets, (given);\nld.param.b32 {r1}, [got];\n}}"
                 ),
+                5 => {
+                    put!(
+                        self,
+                        "mov.u64 %lb, words;\ncvta.shared.u64 %gs, %lb;\nmad.wide.u32 %gs, %me, 4, %gs;"
+                    );
+                    put!(self, "st.u32 [%gs], {r};");
+                    self.maybe_mark();
+                    put!(self, "ld.u32 {r1}, [%gs];");
+                }
+                6 => {
+                    // A copy may be under way where threads stop: it is waited for then.
+                    let at = 4 * self.random.below(24);
+                    put!(self, "cp.async.ca.shared.global [%sa], [%out+{at}], 4;");
+                    self.maybe_mark();
+                    put!(self, "cp.async.wait_all;");
+                    self.maybe_mark();
+                    put!(self, "ld.shared.u32 {r1}, [%sa];");
+                }
                 _ => {
                     // What a thread reads, another one has written between the same barriers.
                     put!(self, "bar.sync 0;\nst.shared.u32 [%sc], {r};");
@@ -609,7 +660,7 @@ impl Writer<'_> {
                     put!(self, "bar.sync 0;");
                     self.maybe_mark();
                     put!(self, "add.u32 %x0, %me, {};\nrem.u32 %x0, %x0, %size;", 1 + self.random.below(5));
-                    put!(self, "mad.lo.u32 %x0, %x0, 4, %se;\nld.shared.u32 {r1}, [%x0];");
+                    put!(self, "mad.lo.u32 %sf, %x0, 4, %se;\nld.shared.u32 {r1}, [%sf];");
                 }
             },
         }
@@ -679,7 +730,7 @@ st.param.b16 [second+8], {h};\n.param .b32 third;\nst.param.b32 [third], {rounds
             let _ = write!(counters, ", %c{counter}");
             let _ = write!(overs, ", %o{counter}");
         }
-        let shared = if self.group == Group::Block {
+        let shared = if self.group >= Group::Block {
             format!(
                 ".shared .align 4 .b8 words[{}];\n.shared .b8 bytes[{block}];\n.shared .align 8 .b8 others[{}];\n",
                 4 * block + 2,
@@ -689,15 +740,15 @@ st.param.b16 [second+8], {h};\n.param .b32 third;\nst.param.b32 [third], {rounds
             String::new()
         };
         let asked = if self.dynamic { ".extern .shared .align 4 .b8 asked[];\n" } else { "" };
-        let meets = if self.group == Group::Block { MEETS } else { "" };
+        let meets = if self.group >= Group::Block { MEETS } else { "" };
         format!(
             ".version 7.0
 .target sm_80
 .address_size 64
 {asked}{MIXES}{STOPS}{meets}.visible .entry k(.param .u64 out, .param .u64 stop, .param .u32 n)
 {{
-.reg .b32 %r<7>, %u<3>, %w<{CHOSEN}>, %x<1>, %y<1>, %me, %group, %size, %place, %one, %n, %sa, %sb, %sc, %sd, %se, %all{counters};
-.reg .b64 %d<4>, %out, %stop, %sums, %la;
+.reg .b32 %r<7>, %u<3>, %w<{CHOSEN}>, %x<1>, %y<1>, %me, %group, %size, %place, %one, %n, %sa, %sb, %sc, %sd, %se, %sf, %e<4>, %all{counters};
+.reg .b64 %d<4>, %out, %stop, %sums, %la, %lb, %ga, %gs, %ea, %eb, %ec;
 .reg .b16 %h<3>;
 .reg .f32 %f<3>;
 .reg .f64 %g<3>;

@@ -9,8 +9,9 @@ use ptx::ast::{
 };
 
 /// Opcodes that begin with these have no result.
-const NO_RESULT: [&str; 16] = [
+const NO_RESULT: [&str; 17] = [
     "st",
+    "cp",
     "red",
     "bra",
     "brx",

@@ -196,7 +196,7 @@ fn blocks_with_copies_under_way() {
 }
 
 /// The text of a module in which memory of blocks and threads lies elsewhere.
-fn moved(text: &str) -> String {
+pub fn moved(text: &str) -> String {
     let (mut moved, mut number) = (String::new(), 0);
     for line in text.split_inclusive('\n') {
         if ["\t.shared .align", "\t.local .align"].iter().any(|begin| line.starts_with(begin)) {
