@@ -1,6 +1,6 @@
 //! What is loaded in place of an image whose kernels are marked, so that they can be stopped half-way, or allocate, so that their heap can be saved.
 
-use cpt::{Kernel, Poll};
+use cpt::{Kernel, Poll, Reason, Refusal};
 use fatbin::{Arch, Architectures, Ptx};
 use ptx::ast::Module;
 use std::borrow::Cow;
@@ -125,9 +125,25 @@ fn marked(ptx: &[u8]) -> Option<&str> {
 
 /// Says why the marked functions of these texts cannot be stopped.
 fn tell(marked: &[&str], why: impl Display) {
-    for name in marked.iter().flat_map(|text| functions_marked(text)) {
-        tracing::warn!("the marked {name} cannot be stopped half-way: {why}; a checkpoint waits for its end");
+    for text in marked {
+        let launching = launching(text);
+        for refusal in &launching {
+            tracing::warn!("{refusal}; a checkpoint waits for its end");
+        }
+        let is_told = |name: &String| launching.iter().any(|refusal| *refusal.kernel == **name);
+        for name in functions_marked(text).into_iter().filter(|name| !is_told(name)) {
+            tracing::warn!(
+                "the marked {name} cannot be stopped half-way: {why}; a checkpoint waits for its end"
+            );
+        }
     }
+}
+
+/// Those that launch kernels. What they call for that is of a library without PTX, so their code cannot be linked; but that is not why.
+fn launching(text: &str) -> Vec<Refusal> {
+    let made = ptx::parse(text).ok().and_then(|module| cpt::rewrite(&module).ok()?);
+    let refusals = made.into_iter().flat_map(|made| made.refusals);
+    refusals.filter(|refusal| matches!(refusal.reason, Reason::Launches(_))).collect()
 }
 
 /// Names of the functions that have marks, kernels or not; none where that is no PTX.
@@ -172,5 +188,15 @@ mod tests {
         assert_eq!(functions_marked(text), ["called", "run"]);
         assert!(marked(text.as_bytes()).is_some() && marked(b".version 7.0").is_none());
         assert!(functions_marked("\"cpt").is_empty());
+    }
+
+    #[test]
+    fn kernels_that_launch_kernels_are_told_as_that() {
+        let text = ".version 7.0\n.target sm_70\n.address_size 64\n.extern .func __cudaCDP2LaunchDeviceV2();\n.extern .func other();\n\
+            .visible .entry parent()\n{\ncall __cudaCDP2LaunchDeviceV2;\n.pragma \"cpt\";\nret;\n}\n\
+            .visible .entry run()\n{\ncall other;\n.pragma \"cpt\";\nret;\n}\n";
+        let told: Vec<_> = launching(text).iter().map(ToString::to_string).collect();
+        let says = |one: &str| one.contains("kernel parent") && one.contains("dynamic parallelism");
+        assert!(matches!(&told[..], [one] if says(one)), "{told:?}");
     }
 }
