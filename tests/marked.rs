@@ -63,6 +63,46 @@ fn a_launch_of_a_graph_stops_in_each_of_its_marked_kernels() {
     assert_eq!([printed, finished.stdout].concat(), whole);
 }
 
+/// What a kernel has printed before it stopped comes once, and so does what it prints behind that.
+#[test]
+fn a_kernel_that_prints_stops_half_way() {
+    let stage = Stage::on(Device::Soft, "marked_printf").unwrap();
+    let args = ["2", "600000"];
+    let whole = stage.started("marked_printf", &args).unwrap().finish().unwrap().stdout;
+    let job = stage.started("marked_printf", &args).unwrap();
+    assert!(job.stdout.wait_for_line(LIMIT));
+    // Within the second launch, whose lines come at its end.
+    std::thread::sleep(Duration::from_millis(300));
+    let image = stage.checkpoint(After::LeaveRunning).unwrap();
+    let printed = stage.place().kill_everything(job).unwrap();
+    assert!(!String::from_utf8_lossy(&printed).contains("step 2 sum"), "it is over too soon");
+    let finished = stage.place().restart(&image).unwrap().finish().unwrap();
+    assert_eq!(finished.exit, Exit::Code(0), "{}", finished.stderr);
+    let printed = [printed, finished.stdout].concat();
+    assert_eq!(String::from_utf8_lossy(&printed), String::from_utf8_lossy(&whole));
+}
+
+/// Registers that were saved by one code say nothing to another one: a restart whose twins are others says so, and nothing runs.
+#[test]
+fn a_restart_with_other_code_is_refused_by_name() {
+    let stage = Stage::on(Device::Soft, "other_code").unwrap();
+    let job = stage.started("marked_stencil", &["2", "150000"]).unwrap();
+    assert!(job.stdout.wait_for_line(LIMIT));
+    std::thread::sleep(Duration::from_millis(300));
+    let image = stage.checkpoint(After::LeaveRunning).unwrap();
+    stage.place().kill_everything(job).unwrap();
+    let mut command = stage.place().restart_command(&image);
+    command.env("DORMOUSE_POLL", "count:7");
+    let refused = Job::start(command).unwrap().finish().unwrap();
+    assert!(refused.stderr.contains("kernel _Z7diffuse"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("another DORMOUSE_POLL"), "{}", refused.stderr);
+    assert_ne!(refused.exit, Exit::Code(0));
+    assert!(refused.stdout.is_empty(), "something has run");
+    // The image is as good as before.
+    let finished = stage.place().restart(&image).unwrap().finish().unwrap();
+    assert_eq!(finished.exit, Exit::Code(0), "{}", finished.stderr);
+}
+
 /// Two marked kernels at once, of which each is stopped for the other one again and again, and both for a checkpoint; its restart does so without being told.
 #[test]
 fn marked_kernels_take_turns() {

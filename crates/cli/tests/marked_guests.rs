@@ -8,7 +8,7 @@ use cpt::Group::{self, Block, Grid, Thread, Warp};
 use testkit::manifest::{Guest, Manifest, Set};
 
 /// Each marked kernel by guest and name.
-const KERNELS: [(&str, &str, Group); 16] = [
+const KERNELS: [(&str, &str, Group); 17] = [
     ("marked_vectors", "add", Block),
     ("marked_stencil", "diffuse", Block),
     ("marked_reduction", "reduce_by_warps", Warp),
@@ -24,6 +24,7 @@ const KERNELS: [(&str, &str, Group); 16] = [
     ("marked_managed", "hash", Warp),
     ("marked_grid", "iterate", Grid),
     ("marked_list", "work_on_lists", Thread),
+    ("marked_printf", "tell", Block),
     ("marked_linked", "work_in_rounds", Warp),
 ];
 
