@@ -12,4 +12,6 @@ mod serve;
 
 pub use client::{Arrival, SayError};
 pub use folder::Folder;
+#[cfg(feature = "fuzzing")]
+pub use messages::{MAGIC, come_back};
 pub use serve::serve;

@@ -37,6 +37,16 @@ pub use wires::Wires;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
+/// Bytes are refused or understood as each message that is said before a connection carries data, and between the front and a session's process.
+///
+/// # Panics
+/// When what is understood does not come back as it was.
+#[cfg(feature = "fuzzing")]
+pub fn come_back(bytes: &[u8]) {
+    protocol::come_back(bytes);
+    packet::come_back(bytes);
+}
+
 /// What a server says of itself when it takes a session.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Welcome {

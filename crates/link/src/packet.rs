@@ -85,9 +85,43 @@ pub(crate) fn receive<T: DeserializeOwned>(
     }
     match bytes.get(..received.bytes) {
         None | Some([]) => Ok(None),
-        Some(bytes) => match postcard::from_bytes(bytes) {
-            Ok(message) => Ok(Some((message, file))),
-            Err(error) => Err(io::Error::new(io::ErrorKind::InvalidData, error)),
-        },
+        Some(bytes) => understood(bytes).map(|message| Some((message, file))),
+    }
+}
+
+fn understood<T: DeserializeOwned>(bytes: &[u8]) -> io::Result<T> {
+    postcard::from_bytes(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+/// Bytes are refused or understood as each packet; what is understood is written, and read back the same.
+///
+/// # Panics
+/// When that is not so.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn come_back(bytes: &[u8]) {
+    comes_back::<ToFarEnd>(bytes);
+    comes_back::<ToFront>(bytes);
+}
+
+#[cfg(any(test, feature = "fuzzing"))]
+fn comes_back<T: Serialize + DeserializeOwned>(bytes: &[u8]) {
+    let Ok(message) = understood::<T>(bytes) else { return };
+    let written = |message: &T| postcard::to_stdvec(message).expect("what was read can be written");
+    let again = written(&message);
+    let same = understood::<T>(&again).expect("what was written can be read");
+    assert_eq!(written(&same), again);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn anything_may_come(bytes in prop::collection::vec(any::<u8>(), 0..200), short in prop::collection::vec(0..4_u8, 0..6)) {
+            come_back(&bytes);
+            come_back(&short);
+        }
     }
 }
