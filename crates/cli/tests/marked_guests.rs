@@ -1,5 +1,9 @@
-//! What the pass makes of the marked guests, as `dormouse nvcc` compiles them: which of their kernels can stop half-way, and who stops together.
+//! What the pass makes of the marked guests, as `dormouse nvcc` compiles them: which of their kernels can stop half-way, who stops together, and how many bytes
+//! a block is kept in.
 #![allow(clippy::unwrap_used)]
+
+#[path = "../../cpt/tests/suite/reference.rs"]
+mod reference;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -60,10 +64,20 @@ fn which_can_stop_half_way() {
         let made = cpt::rewrite(&module).unwrap();
         let made = made.unwrap_or_else(|| panic!("{} has no marks", guest.name));
         assert!(made.refusals.is_empty(), "{:?}", made.refusals);
+        let twins = ptx::parse(&made.text).unwrap();
         for (name, kernel) in &made.kernels {
             let is_it = |(of, known, _): &(&str, &str, _)| *of == guest.name && name.contains(known);
             let at = left.iter().position(is_it).unwrap_or_else(|| panic!("{}: {name}", guest.name));
             assert_eq!(kernel.group, left.remove(at).2, "{}: {name}", guest.name);
+            assert!(reference::check(&twins, kernel) <= 1.2);
+            reference::nothing_else_is_read(&twins, name, kernel);
+            let (kept, least) = reference::bytes(&twins, kernel, 128);
+            println!("{}: {name}: {kept} bytes, {least} at least", guest.name);
+            assert!(
+                kept as f64 <= least as f64 * 1.2,
+                "{}: {name}: {kept} bytes, {least} needed",
+                guest.name
+            );
         }
     }
     assert!(left.is_empty(), "not found: {left:?}");
