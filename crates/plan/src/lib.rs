@@ -25,6 +25,7 @@ pub mod path;
 pub mod planfile;
 pub mod profile;
 pub mod record;
+mod replace;
 pub mod runs;
 pub mod simulate;
 pub mod synthetic;
@@ -32,3 +33,4 @@ pub mod units;
 mod window;
 
 pub use error::Error;
+pub use replace::replace;

@@ -23,7 +23,7 @@ impl Barred {
         Self::Packs(HashSet::new())
     }
 
-    /// For a draft. It has to be read before any index is: what is not in it any more is not in those either.
+    /// For a draft. It has to be read before any index is: what is not in it any more is not in those either, or stays.
     pub(crate) fn for_draft(store: &Store, draft: ImageId) -> Result<Self, ReadError> {
         let Some(condemned) = store.condemned()? else { return Ok(Self::All) };
         // What was condemned since the draft was begun stays for it.
@@ -56,7 +56,7 @@ pub(crate) struct Sentences {
 }
 
 impl Sentences {
-    /// With what was condemned before, for who holds the store alone while these drafts are alive.
+    /// With what was condemned before, for who holds the store while these drafts are alive.
     pub(crate) fn load(store: &Store, alive: Vec<ImageId>) -> Result<Self, ReadError> {
         let before = store.condemned()?;
         let mut this = Self { alive: alive.into_iter().collect(), before, ..Self::default() };
@@ -93,6 +93,12 @@ impl Sentences {
         let goes = self.goes(waits_for, |group| group.named.push(pack));
         self.bytes += if goes { 0 } else { bytes };
         goes
+    }
+
+    /// A pack that an index names goes on being condemned, though it waits for nobody.
+    pub(crate) fn stays_condemned(&mut self, pack: PackId, bytes: u64) {
+        self.waiting.entry(Vec::new()).or_default().named.push(pack);
+        self.bytes += bytes;
     }
 
     /// Whether a pack that no index names goes now. If not, it is condemned.

@@ -129,6 +129,11 @@ impl Store {
 }
 
 impl Inventory<'_> {
+    /// What images need of a pack.
+    pub(crate) fn needed_of<'a>(&self, pack: &'a PackIndex) -> impl Iterator<Item = &'a ChunkId> {
+        pack.entries.iter().map(|entry| &entry.id).filter(|chunk| self.needed.contains_key(chunk))
+    }
+
     /// Whether images need anything of a pack.
     pub(crate) fn needs(&self, pack: &PackIndex) -> bool {
         pack.entries.iter().any(|entry| self.needed.contains_key(&entry.id))

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::io;
 
-use image::{ImageId, Index, PackId};
+use image::{ImageId, Index, PackId, PackIndex};
 use serde::Serialize;
 
 use crate::condemned::Sentences;
@@ -11,6 +11,7 @@ use crate::error::is_unread;
 use crate::inventory::{Inventory, Needed, Untold};
 use crate::read::whole_pack;
 use crate::store::random_id;
+use crate::write::{CopyOptions, Elsewhere};
 use crate::{FindError, Kept, KeptWhy, ReadError, Store, WriteError, layout};
 
 /// Why nothing is freed while others use the store.
@@ -76,14 +77,15 @@ impl Store {
     /// # Errors
     /// As the medium's. Whatever fails, and whenever, what is listed is complete.
     pub fn remove(&self, images: &[ImageId]) -> Result<Removal, WriteError> {
-        self.remove_knowing(&mut Needed::default(), images)
+        self.remove_knowing(&mut Needed::default(), images, CopyOptions::default().threads)
     }
 
-    /// The same, with what is known of images already.
+    /// The same, with what is known of images already, and with so many threads where much is to be read.
     pub(crate) fn remove_knowing(
         &self,
         needed: &mut Needed,
         images: &[ImageId],
+        threads: usize,
     ) -> Result<Removal, WriteError> {
         let mut gone = Vec::new();
         for image in self.only_there(images)? {
@@ -98,15 +100,15 @@ impl Store {
         }
         // Durable before any chunk goes, also what was removed before this and never synced.
         self.on("sync", layout::IMAGES, |media| media.sync_folder(layout::IMAGES))?;
-        let found_elsewhere = self.found_elsewhere(needed)?;
-        Ok(Removal { images: gone, ..self.free_unused(needed, &found_elsewhere)? })
+        let elsewhere = self.found_elsewhere(needed, threads)?;
+        Ok(Removal { images: gone, ..self.free_unused(needed, &elsewhere)? })
     }
 
-    /// Frees what no image needs, and those of these packs of which all that images need lies in others, too, and was found good there.
+    /// Frees what no image needs, and packs of which all that images need lies in others, too, and was found good there.
     pub(crate) fn free_unused(
         &self,
         needed: &mut Needed,
-        elsewhere: &HashSet<PackId>,
+        elsewhere: &Elsewhere,
     ) -> Result<Removal, WriteError> {
         let Some(_alone) = self.on("lock", layout::CONFIG, |media| media.lock(layout::CONFIG, false))? else {
             return Ok(Removal::kept(KeptWhy::InUse.says(IN_USE)));
@@ -136,7 +138,7 @@ impl Store {
         self.free(&unused)?;
         let removal = Removal { freed: unused.bytes, ..Removal::default() };
         let waiting = sentences.bytes;
-        // Behind that: who sees a pack no longer condemned finds no index that names it.
+        // Behind that: who sees a pack no longer condemned finds no index that names it, or it stays.
         match sentences.changed().map_or(Ok(()), |condemned| self.condemn(&condemned)) {
             Ok(()) => Ok(Removal { waiting, ..removal }),
             // On a full disk what goes has gone all the same.
@@ -165,7 +167,7 @@ impl Store {
         let mut needed = Needed::default();
         let found = self.inventory(&mut needed, &images).and_then(|mut has| {
             let beside = beside(&mut has);
-            Ok((self.unused(has, &HashSet::new(), &mut Sentences::default())?, beside))
+            Ok((self.unused(has, &Elsewhere::default(), &mut Sentences::default())?, beside))
         });
         match found {
             Ok((unused, beside)) => Ok(Removal { images, freed: unused.bytes + beside.freed, ..beside }),
@@ -183,14 +185,16 @@ impl Store {
     fn unused(
         &self,
         mut has: Inventory<'_>,
-        elsewhere: &HashSet<PackId>,
+        elsewhere: &Elsewhere,
         sentences: &mut Sentences,
     ) -> Result<Unused, Untold> {
+        let packs = has.indexes.iter().flat_map(|index| &index.packs);
         // What is not there at all is named in vain.
-        let is_settled = |pack: &PackId| elsewhere.contains(pack) || has.missing.contains(pack);
-        let mut replaced = has.replaced(|pack| is_settled(pack) || sentences.is_condemned(pack));
-        // One that waits for nobody any more must not take the only good copy of a chunk with it. It is condemned no more.
-        replaced.retain(|pack| is_settled(pack) || !sentences.is_over(pack));
+        let may_go = |pack: &&PackIndex| {
+            has.missing.contains(&pack.id) || elsewhere.has_all(&pack.id, has.needed_of(pack))
+        };
+        let unsettled: HashSet<PackId> = packs.filter(|pack| !may_go(pack)).map(|pack| pack.id).collect();
+        let replaced = has.replaced(|pack| !unsettled.contains(pack) || sentences.is_condemned(pack));
         let mut unused = Unused::default();
         let (mut named, mut kept) = (HashSet::new(), HashSet::new());
         // A pack that two indexes name is sentenced once.
@@ -201,10 +205,18 @@ impl Store {
             // The manifest of a draft may come behind its index.
             if !sentences.is_alive(&index.image) {
                 index.packs.retain(|pack| {
-                    has.needs(pack) && !replaced.contains(&pack.id)
-                        || !*sentenced
-                            .entry(pack.id)
-                            .or_insert_with(|| sentences.named_goes(pack.id, pack.file_len))
+                    let (id, is_needed) = (pack.id, has.needs(pack));
+                    if is_needed && (!replaced.contains(&id) || elsewhere.only.contains(&id)) {
+                        return true;
+                    }
+                    !*sentenced.entry(id).or_insert_with(|| {
+                        // The next removal looks for what images need of it.
+                        let is_unseen = is_needed && unsettled.contains(&id) && sentences.is_over(&id);
+                        if is_unseen {
+                            sentences.stays_condemned(id, pack.file_len);
+                        }
+                        !is_unseen && sentences.named_goes(id, pack.file_len)
+                    })
                 });
             }
             kept.extend(index.packs.iter().map(|pack| pack.id));

@@ -12,7 +12,6 @@ use plan::planfile::{PartPlan, Plan};
 use plan::simulate::{Outcome, Setting, WAYS, compare};
 use plan::units::Nanos;
 use serde::Serialize;
-use std::fs;
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 
@@ -129,16 +128,9 @@ fn failures(flags: &flags::Plan) -> Result<Failures, plan::Error> {
     Failures::weibull(flags.failures.weibull_shape, flags.failures.restart_time)
 }
 
-/// Whole or not at all: what is there already stays until the new file is.
 fn write(what: &str, file: &Path, text: &str) -> Result<(), Failure> {
-    let mut draft = file.as_os_str().to_owned();
-    draft.push(".tmp");
-    let written = fs::write(&draft, text).and_then(|()| fs::rename(&draft, file));
-    written.map_err(|error| {
-        // Nobody would look for it.
-        let _ = fs::remove_file(&draft);
-        Failure::of(format_args!("cannot write the {what} {}", file.display()), &error)
-    })
+    plan::replace(file, text.as_bytes())
+        .map_err(|error| Failure::of(format_args!("cannot write the {what} {}", file.display()), &error))
 }
 
 impl Show for Planned {

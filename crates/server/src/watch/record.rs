@@ -9,7 +9,7 @@ use plan::record::Recording;
 use plan::units::Nanos;
 use std::collections::{HashMap, VecDeque};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -231,7 +231,7 @@ impl Recorder {
         let recording = making.join().map_err(|_| "the thread that made it panicked".to_owned())?;
         let (profile, full) =
             recording.and_then(|recording| recording.finish(end)).map_err(|e| e.to_string())?;
-        write(&self.file, &plan::format::encode(&profile))
+        plan::replace(&self.file, &plan::format::encode(&profile))
             .map_err(|error| format!("{}: {error}", self.file.display()))?;
         Ok(Some(Outcome { boundaries: profile.device().len(), full }))
     }
@@ -259,16 +259,6 @@ impl Recorder {
         queue.full.push_back(batch);
         self.shared.moved.notify_all();
     }
-}
-
-/// Whole or not at all: what is there already stays until the new file is.
-fn write(file: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let mut draft = file.as_os_str().to_owned();
-    draft.push(".tmp");
-    fs::write(&draft, bytes).and_then(|()| fs::rename(&draft, file)).inspect_err(|_| {
-        // Nobody would look for it.
-        let _ = fs::remove_file(&draft);
-    })
 }
 
 /// Whatever becomes of the thread that makes the profile, nobody waits for it.

@@ -6,33 +6,56 @@ use std::sync::{Mutex, PoisonError};
 
 use image::{ChunkId, PackId};
 
-use super::copy::{CopyOptions, Wanted};
+use super::copy::Wanted;
 use crate::chunk_map::{ChunkMap, Place};
 use crate::condemned::Sentences;
 use crate::inventory::{Needed, Untold};
 use crate::read::{Fetcher, Scratch};
 use crate::{MediaError, Store, WriteError};
 
+/// What was read in place of packs that are to go.
+#[derive(Debug, Default)]
+pub(crate) struct Elsewhere {
+    /// Packs that may go where all that images need of them is `good`.
+    pub(crate) packs: HashSet<PackId>,
+    /// Chunks that were found good in packs that stay, or written into such.
+    pub(crate) good: HashSet<ChunkId>,
+    /// Packs that have the only good copy of a chunk.
+    pub(crate) only: HashSet<PackId>,
+}
+
+impl Elsewhere {
+    /// Whether a pack may go of which images need these chunks. They may need more of it than when it was looked for.
+    pub(crate) fn has_all<'a>(&self, pack: &PackId, mut needed: impl Iterator<Item = &'a ChunkId>) -> bool {
+        self.packs.contains(pack) && needed.all(|chunk| self.good.contains(chunk))
+    }
+}
+
 impl Store {
-    /// Of the packs that are condemned and wait for nobody any more those of which images need something, where all of that has been read elsewhere now.
+    /// Looks for what images need of those packs that are condemned and wait for nobody any more, by reading it elsewhere with so many threads.
     /// Holds the store as who reads an image does: others begin checkpoints meanwhile.
-    pub(crate) fn found_elsewhere(&self, needed: &mut Needed) -> Result<HashSet<PackId>, WriteError> {
+    pub(crate) fn found_elsewhere(
+        &self,
+        needed: &mut Needed,
+        threads: usize,
+    ) -> Result<Elsewhere, WriteError> {
         let condemned = self.condemned()?.unwrap_or_default();
         if condemned.groups.iter().all(|group| group.named.is_empty()) {
-            return Ok(HashSet::new());
+            return Ok(Elsewhere::default());
         }
         let _share = match self.share() {
             // Somebody else removes.
             Err(MediaError { error, .. }) if error.kind() == io::ErrorKind::WouldBlock => {
-                return Ok(HashSet::new());
+                return Ok(Elsewhere::default());
             }
             held => held?,
         };
-        let sentences = Sentences::load(self, self.remove_abandoned_drafts()?)?;
+        // Whatever stands in the way, a removal says so.
+        let Ok(alive) = self.remove_abandoned_drafts() else { return Ok(Elsewhere::default()) };
+        let sentences = Sentences::load(self, alive)?;
         let has = match self.inventory(needed, &[]) {
             Ok(has) => has,
-            // A removal says so.
-            Err(Untold::Kept(_)) => return Ok(HashSet::new()),
+            Err(Untold::Kept(_)) => return Ok(Elsewhere::default()),
             Err(Untold::Failed(error)) => return Err(error),
         };
         let goes = |pack: &PackId| sentences.is_condemned(pack) || has.missing.contains(pack);
@@ -40,8 +63,7 @@ impl Store {
         let (mut going, mut copies) = (HashMap::new(), Wanted::new());
         let packs = || has.indexes.iter().flat_map(|index| &index.packs);
         for pack in packs().filter(|pack| replaced.contains(&pack.id) && sentences.is_over(&pack.id)) {
-            let entries = pack.entries.iter().map(|entry| entry.id);
-            going.insert(pack.id, entries.filter(|chunk| has.needed.contains_key(chunk)).collect::<Vec<_>>());
+            going.insert(pack.id, has.needed_of(pack).copied().collect::<Vec<_>>());
         }
         let wanted: HashSet<&ChunkId> = going.values().flatten().collect();
         let mut seen = HashSet::new();
@@ -52,17 +74,17 @@ impl Store {
             }));
         }
         let fetcher = Fetcher::new(self.clone(), ChunkMap::default());
-        let good = sift(&fetcher, copies, CopyOptions::default().threads).0;
+        let good = sift(&fetcher, copies, threads).0;
         let good: HashSet<ChunkId> = good.into_iter().map(|(chunk, ..)| chunk).collect();
-        let (found, lost): (HashMap<_, _>, HashMap<_, _>) =
+        let (packs, only): (HashMap<_, _>, HashMap<_, _>) =
             going.into_iter().partition(|(_, chunks)| chunks.iter().all(|chunk| good.contains(chunk)));
-        if !lost.is_empty() {
-            let packs = lost.len();
+        if !only.is_empty() {
+            let packs = only.len();
             tracing::warn!(
                 "{packs} packs stay that have the only good copy of chunks; `dormouse verify` names the bad ones"
             );
         }
-        Ok(found.into_keys().collect())
+        Ok(Elsewhere { packs: packs.into_keys().collect(), good, only: only.into_keys().collect() })
     }
 }
 

@@ -19,6 +19,7 @@ use image::{CHUNK_SIZE, Compress};
 pub use copy::{CopiedImage, CopyOptions, CopyReport, UncopiedImage};
 pub use delivery::Delivery;
 pub use draft::Draft;
+pub(crate) use elsewhere::Elsewhere;
 pub use object::ObjectWriter;
 pub use pipeline::ChunkWriter;
 pub use receipt::Receipt;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use image::{ChunkId, Entry, ImageId, Index, PackId, PackIndex};
 
 use super::copy::{Copier, CopyOptions, Wanted};
-use super::elsewhere::sift;
+use super::elsewhere::{Elsewhere, sift};
 use crate::chunk_map::{ChunkMap, Place};
 use crate::condemned::Sentences;
 use crate::inventory::{Inventory, NOWHERE, Needed, Untold};
@@ -70,8 +70,9 @@ struct Plan {
 #[derive(Debug, Default)]
 struct Rewritten {
     /// What can go for it.
-    old: HashSet<PackId>,
-    new: HashSet<PackId>,
+    old: Elsewhere,
+    /// What can go where it replaces nothing.
+    new: Elsewhere,
     /// Bytes of those.
     bytes: u64,
     /// How much was looked at for it.
@@ -101,7 +102,7 @@ impl Store {
         progress: &mut Rewriting<'_>,
     ) -> Result<Removal, WriteError> {
         let mut needed = Needed::default();
-        let mut removal = self.remove_knowing(&mut needed, images)?;
+        let mut removal = self.remove_knowing(&mut needed, images, repack.how.threads)?;
         if repack.max_unused.is_infinite() {
             return Ok(removal);
         }
@@ -140,11 +141,11 @@ impl Store {
         progress: &mut Rewriting<'_>,
     ) -> Result<Rewritten, WriteError> {
         let mut rewritten = self.rewrite(needed, repack, removal.waiting, bad, progress)?;
-        if rewritten.old.is_empty() && rewritten.new.is_empty() {
+        if rewritten.old.packs.is_empty() && rewritten.new.packs.is_empty() {
             return Ok(rewritten);
         }
         // Where there is little room it is not given to what has to wait for others.
-        let is_taken_back = rewritten.old.is_empty() || rewritten.full.is_some() && !rewritten.is_alone;
+        let is_taken_back = rewritten.old.packs.is_empty() || rewritten.full.is_some() && !rewritten.is_alone;
         if !is_taken_back {
             removal.rewritten += rewritten.bytes;
         }
@@ -204,7 +205,9 @@ impl Store {
         copier.fetcher.knows(std::mem::take(&mut plan.map));
         let cost = bytes(&plan.carried) + bytes(&plan.elsewhere);
         let elsewhere = std::mem::take(&mut plan.elsewhere);
-        plan.carried.extend(sift(&copier.fetcher, elsewhere, repack.how.threads).1);
+        let (good, bad) = sift(&copier.fetcher, elsewhere, repack.how.threads);
+        let mut good: HashSet<ChunkId> = good.into_iter().map(|(chunk, ..)| chunk).collect();
+        plan.carried.extend(bad);
 
         let draft = self.begin()?;
         let mut index = Index { image: draft.id(), packs: Vec::new() };
@@ -232,20 +235,25 @@ impl Store {
             Err(CopyError::Target(error)) => return Err(error),
             Err(CopyError::Source(error)) => return Err(error.into()),
         };
-        for entry in index.packs.iter().flat_map(|pack| &pack.entries) {
-            missing.remove(&entry.id);
-        }
+        let written: HashSet<ChunkId> =
+            index.packs.iter().flat_map(|pack| &pack.entries).map(|entry| entry.id).collect();
+        missing.retain(|chunk| !written.contains(chunk));
+        good.extend(&written);
         let is_whole = |chunks: &Vec<ChunkId>| !chunks.iter().any(|chunk| missing.contains(chunk));
         let (old, others): (HashMap<_, _>, HashMap<_, _>) =
             plan.packs.into_iter().partition(|(_, chunks)| is_whole(chunks));
         let is_stopped = stop.into_inner();
         let bad = if is_stopped || full.is_some() { Vec::new() } else { others.into_keys().collect() };
         Ok(Rewritten {
-            old: old.into_keys().collect(),
+            old: Elsewhere { packs: old.into_keys().collect(), good, only: HashSet::new() },
             bad,
             is_alone,
             has_freed: false,
-            new: index.packs.iter().map(|pack| pack.id).collect(),
+            new: Elsewhere {
+                packs: index.packs.iter().map(|pack| pack.id).collect(),
+                good: written,
+                only: HashSet::new(),
+            },
             bytes: index.packs.iter().map(|pack| pack.file_len).sum(),
             cost,
             is_stopped,

@@ -3,10 +3,12 @@
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow::Continue;
+use std::sync::Arc;
 
 use crate::condemned::finish;
 use crate::removing::{assert_sound, assert_tidy, three, writer};
 use crate::repacking::{mixed, repack};
+use crate::support::hook::Hook;
 use crate::support::sample::assert_sample;
 use crate::support::sim::Sim;
 use store::media::Media;
@@ -82,4 +84,46 @@ fn a_pack_that_waits_stays_where_what_another_has_written_has_rotted() {
             assert_tidy(&medium, &store);
         }
     }
+}
+
+/// What happens when it has been read what images need of such packs, and before any of these goes.
+fn between(medium: &Sim, run: impl FnOnce() + Send + 'static) -> Store {
+    Store::open_media(Hook::new(Arc::new(medium.clone()), "lock", "config", run)).unwrap()
+}
+
+#[test]
+fn what_an_image_needs_since_it_was_looked_for_is_looked_for_again() {
+    let (medium, store, images) = three();
+    let draft = store.begin().unwrap();
+    let waiting = store.remove(&images[..1]).unwrap().waiting;
+    drop(draft);
+    let (other, rotten) = (store.clone(), medium.clone());
+    let late = between(&medium, move || {
+        let before = packs(&rotten);
+        let draft = other.begin().unwrap();
+        let writing = writer(&draft);
+        assert!(finish(draft, writing, 0) > 0);
+        rot(&rotten, packs(&rotten).into_iter().filter(|pack| !before.contains(pack)));
+    });
+    let removal = late.remove(&[]).unwrap();
+    assert_eq!((removal.freed, removal.waiting), (0, waiting), "it is condemned still");
+    assert_eq!(readable(&store), [0, 1, 2].into());
+    let removal = store.remove(&[]).unwrap();
+    assert_eq!((removal.freed, removal.waiting), (0, 0), "it is condemned no more");
+    assert_eq!(readable(&store), [0, 1, 2].into());
+}
+
+#[test]
+fn what_waits_for_nobody_since_it_was_looked_for_goes_with_the_next_removal() {
+    let (medium, store, images) = three();
+    let draft = store.begin().unwrap();
+    let waiting = store.remove(&images[..1]).unwrap().waiting;
+    let later = store.begin().unwrap();
+    let writing = writer(&later);
+    assert!(finish(later, writing, 0) > 0);
+    let removal = between(&medium, move || drop(draft)).remove(&[]).unwrap();
+    assert_eq!((removal.freed, removal.waiting), (0, waiting));
+    assert_eq!(store.remove(&[]).unwrap().freed, waiting);
+    assert_eq!(assert_sound(&store), [0, 1, 2].into());
+    assert_tidy(&medium, &store);
 }
