@@ -54,9 +54,11 @@ class Whole:
         self.started.append(process)
         return process, output
 
-    def ask(self, *words: str) -> dict:
-        """What one of a job's commands answers."""
+    def ask(self, *words: str, may_have_ended: bool = False) -> dict | None:
+        """What a command answers; nothing where it is about a job that has ended meanwhile, if it may have."""
         said = subprocess.run([str(DORMOUSE), *words, "--json"], capture_output=True, text=True, timeout=self.left())
+        if may_have_ended and said.returncode in (3, 11) and not self.supervisors():
+            return None
         if said.returncode != 0:
             raise SystemExit(f"dormouse {words[0]} ended with {said.returncode}: {said.stdout}{said.stderr}")
         return json.loads(said.stdout)
@@ -76,35 +78,49 @@ class Whole:
             raise SystemExit(f"undisturbed, the program ended with {process.returncode}")
         return output.read_bytes(), time.monotonic() - begun
 
-    def disturbed(self) -> tuple[bytes, list[dict], dict, dict]:
+    def disturbed(self) -> tuple[bytes, list[dict], dict[str, dict]]:
         """Checkpoints until the program ends, and in place of the second one a suspension, of the third a migration."""
         words = self.dormouse("run", "--name", NAME, "--device", self.given.device, "--", *self.given.program)
         process, output = self.start(words, "disturbed")
-        outputs, checkpoints, slept, moved = [output], [], {}, {}
+        outputs, checkpoints, moves = [output], [], {}
         self.until_printed(process, output, 1)
         turn = 0
         while self.waits(process, self.given.every):
             turn += 1
             if turn == 2:
-                slept = {"suspend": self.ask("suspend", NAME), "resume": self.ask("resume", NAME)}
+                words = ("suspend", "resume")
             elif turn == 3:
-                outputs.append(self.folder / f"{NAME}.out")
-                moved = self.ask("migrate", NAME, "--to", "here", "--output", str(self.folder))
-                process = None
+                words = ("migrate",)
             else:
-                checkpoints.append(self.ask("checkpoint", NAME))
-        return b"".join(each.read_bytes() for each in outputs), checkpoints, slept, moved
+                words = ("checkpoint",)
+            for word in words:
+                more = ("--to", "here", "--output", str(self.folder)) if word == "migrate" else ()
+                said = self.ask(word, NAME, *more, may_have_ended=True)
+                if said is not None and word == "checkpoint":
+                    checkpoints.append(said)
+                elif said is not None:
+                    moves[word] = said
+            if "migrate" in moves and process is not None:
+                outputs.append(self.folder / f"{NAME}.out")
+                process = None
+        if process is not None and process.wait(self.left()) != 0:
+            raise SystemExit(f"disturbed, the program ended with {process.returncode}")
+        if len(moves) < 3 or not checkpoints:
+            raise SystemExit(f"the program ended after {turn} disturbances: it has to run for longer, or --every for less")
+        return b"".join(each.read_bytes() for each in outputs), checkpoints, moves
 
     def waits(self, process: subprocess.Popen | None, seconds: float) -> bool:
         """Whether the job is still there after so long."""
-        until = time.monotonic() + min(seconds, self.left())
+        until = time.monotonic() + seconds
         while time.monotonic() < until:
+            if self.left() < 1:
+                raise SystemExit("the program has not ended within the limit")
             if process is not None and process.poll() is not None:
                 return False
             if process is None and not self.supervisors():
                 return False
             time.sleep(0.2)
-        return self.left() > 1 and (process is None or process.poll() is None)
+        return True
 
     def supervisors(self) -> list[int]:
         return [job["supervisor"] for job in self.ask("ps")["jobs"] if job["job"] == NAME]
@@ -127,12 +143,12 @@ def spread(of: list[float]) -> str:
 def measure(whole: Whole) -> bool:
     undisturbed, seconds = whole.undisturbed()
     print(f"undisturbed: {seconds:.1f} s, {len(undisturbed)} bytes printed", flush=True)
-    printed, checkpoints, slept, moved = whole.disturbed()
+    printed, checkpoints, moves = whole.disturbed()
     same = printed == undisturbed
     print(f"disturbed: {'the same' if same else 'SOMETHING ELSE'} printed", flush=True)
     for name in ("stall_ms", "device_ms", "total_ms"):
         print(f"  {len(checkpoints)} checkpoints, {name}: {spread([each[name] for each in checkpoints])}", flush=True)
-    for name, said in {**slept, "migrate": moved}.items():
+    for name, said in moves.items():
         print(f"  {name}: {json.dumps({key: value for key, value in said.items() if key.endswith('_ms')})}", flush=True)
     subprocess.run(whole.dormouse("verify"), check=True, timeout=whole.left(), stdout=subprocess.DEVNULL)
     images = [image["id"] for image in whole.ask("ls", "--store", str(whole.store))["images"]]

@@ -3,7 +3,7 @@
 
 use dormouse_tests::planned::finish;
 use dormouse_tests::{Stage, first_line};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use std::path::Path;
 use std::process::Command;
 use testkit::job::Job;
@@ -60,7 +60,7 @@ fn the_training_script_stops_when_it_is_told_to_and_goes_on_in_its_loop() {
     let script = [AS_ALWAYS, blocks()[1]].concat();
     let whole = finish(python(&stage, false, &script)).unwrap().stdout;
     let job = first_line(Job::start(python(&stage, true, &script)).unwrap()).unwrap();
-    kill_process(Pid::from_raw(job.pid()).unwrap(), Signal::USR1).unwrap();
+    job.signal(Signal::USR1).unwrap();
     let left = job.finish().unwrap();
     assert_eq!(left.exit, Exit::Signal(9), "{}", left.stderr);
     let [image] = &stage.images().unwrap()[..] else { panic!("it has taken one: {}", left.stderr) };

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use tempfile::TempDir;
 use testkit::job::{Finished, Job, LIMIT};
 use testkit::kit::Kit;
-use testkit::place::{After, Checkpoint, Device, Place};
+use testkit::place::{After, Checkpoint, Device, Place, Report};
 use testkit::served::Served;
 use testkit::suite::job_name;
 
@@ -199,8 +199,13 @@ impl Stage {
 
     /// Takes a checkpoint that must succeed, and answers with the image.
     pub fn checkpoint(&self, after: After) -> anyhow::Result<String> {
+        Ok(self.reported_checkpoint(after)?.image)
+    }
+
+    /// The same; all that is said of it.
+    pub fn reported_checkpoint(&self, after: After) -> anyhow::Result<Report> {
         match self.place().checkpoint(after)? {
-            Checkpoint::Published(report) => Ok(report.image),
+            Checkpoint::Published(report) => Ok(report),
             Checkpoint::Ended => bail!("the job was over before its checkpoint"),
             Checkpoint::Refused(why) => bail!("the checkpoint was refused: {why}"),
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use testkit::job::{Job, LIMIT};
 use testkit::manifest::Managed;
 use testkit::outcome::Exit;
-use testkit::place::{After, Device, Place};
+use testkit::place::{After, Device, Place, Report};
 
 /// Two launches of some seconds each; the guests compare with what the host computes.
 fn stops_and_goes_on(guest: &str, args: [&str; 2]) {
@@ -73,7 +73,8 @@ fn a_kernel_that_prints_stops_half_way() {
     assert!(job.stdout.wait_for_line(LIMIT));
     // Within the second launch, whose lines come at its end.
     std::thread::sleep(Duration::from_millis(300));
-    let image = stage.checkpoint(After::LeaveRunning).unwrap();
+    let Report { image, half_way, .. } = stage.reported_checkpoint(After::LeaveRunning).unwrap();
+    assert_eq!(half_way, 1);
     let printed = stage.place().kill_everything(job).unwrap();
     assert!(!String::from_utf8_lossy(&printed).contains("step 2 sum"), "it is over too soon");
     let finished = stage.place().restart(&image).unwrap().finish().unwrap();

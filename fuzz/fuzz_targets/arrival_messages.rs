@@ -1,4 +1,4 @@
-//! Whoever takes over jobs refuses or carries out what is asked on any stream, in a folder of his own and nowhere else; messages that are understood are written, and read
+//! Whoever takes over jobs refuses or carries out what is asked on any stream, in a folder of his own, and leaves nothing beside it; messages that are understood are written, and read
 //! back the same.
 #![no_main]
 

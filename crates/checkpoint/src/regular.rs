@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use store::report::ImageSummary;
-use store::{CopyOptions, Pruned, Removal, Repack};
+use store::{CopyOptions, KeptWhy, Pruned, Removal, Repack};
 
 /// When to take them, and which to keep.
 #[derive(Clone, PartialEq, Debug)]
@@ -167,7 +167,8 @@ impl Supervisor {
             });
             match pruned {
                 Ok(Pruned { removal: Removal { kept: Some(kept), .. }, .. }) => {
-                    if tries < PRUNINGS && !self.ends_within(BETWEEN_PRUNINGS) {
+                    let may_pass = kept.why == KeptWhy::InUse;
+                    if may_pass && tries < PRUNINGS && !self.ends_within(BETWEEN_PRUNINGS) {
                         continue;
                     }
                     tracing::warn!("older images are gone from the list, and take room still: {kept}");

@@ -32,13 +32,18 @@ pub fn existing_store(at: &Access) -> Result<Option<Store>, Failure> {
     if at.at.as_folder().is_some_and(|dir| !dir.try_exists().unwrap_or(true)) {
         return Ok(None);
     }
-    there_or_not(at, at.open())
+    let opened = match at.open() {
+        // It may have been made, and used, since.
+        Err(OpenError::NotAStore { .. }) if !at.is_being_made() => at.open(),
+        opened => opened,
+    };
+    there_or_not(at, opened)
 }
 
 /// A bucket without a store, and a folder where one is being made, are like a folder that is not there.
 fn there_or_not(at: &Access, opened: Result<Store, OpenError>) -> Result<Option<Store>, Failure> {
     match opened {
-        Err(OpenError::NotAStore { .. }) if at.at.as_folder().is_none() || at.is_new() => Ok(None),
+        Err(OpenError::NotAStore { .. }) if at.at.as_folder().is_none() || at.is_being_made() => Ok(None),
         opened => opened.map(Some).map_err(|error| open_failure(&error)),
     }
 }
@@ -206,7 +211,8 @@ pub fn check_store(at: &Access) -> Result<(), Failure> {
         return could_be_made();
     }
     match (at.open(), first_name(dir)) {
-        (Err(OpenError::NotAStore { .. }), _) if at.is_new() => could_be_made(),
+        (Err(OpenError::NotAStore { .. }), Ok(None)) => could_be_made(),
+        (Err(OpenError::NotAStore { .. }), _) if at.is_being_made() => could_be_made(),
         (Ok(_), _) => Ok(()),
         (Err(OpenError::NotAStore { dir }), Ok(Some(found))) => {
             fail(OpenError::NotEmpty { dir, found }.to_string())
@@ -269,7 +275,9 @@ mod tests {
             check_store(&at).unwrap();
             assert!(existing_store(&at).unwrap().is_none());
         };
-        is_not_there();
+        check_store(&at).unwrap();
+        // As the place of a disk that is not mounted.
+        assert!(existing_store(&at).is_err());
         for part in ["packs", "index", "images", "tmp"] {
             fs::create_dir(folder.path().join(part)).unwrap();
             is_not_there();

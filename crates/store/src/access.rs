@@ -44,10 +44,10 @@ impl Access {
         Store::open_with(self.at.media(false)?, &self.key, &self.recipients)
     }
 
-    /// Whether nothing is in the folder but what is there before a store is: nothing, or what somebody who makes one has made so far.
+    /// Whether there is no more in the folder than who makes a store has made by then.
     #[must_use]
-    pub fn is_new(&self) -> bool {
-        self.at.as_folder().is_some_and(|dir| Store::is_new(&Dir::new(dir)))
+    pub fn is_being_made(&self) -> bool {
+        self.at.as_folder().is_some_and(|dir| Store::is_being_made(&Dir::new(dir)))
     }
 
     /// Whether a store that is made for these recipients could be opened with this key afterwards.

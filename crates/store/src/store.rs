@@ -135,11 +135,11 @@ impl Store {
         }
     }
 
-    /// Whether nothing is there but what there is before [`create`] has ended.
-    pub(crate) fn is_new(media: &dyn Media) -> bool {
+    /// Whether something is there, and no more than [`create`] makes.
+    pub(crate) fn is_being_made(media: &dyn Media) -> bool {
         let is_empty = |folder: &str| media.list(folder).is_ok_and(|names| names.is_empty());
         let of_new = |name: &String| name.starts_with(layout::CONFIG) || is_folder(name) && is_empty(name);
-        media.list("").is_ok_and(|names| names.iter().all(of_new))
+        media.list("").is_ok_and(|names| !names.is_empty() && names.iter().all(of_new))
     }
 
     /// The store's folder, or its bucket as if it were one, for messages.

@@ -82,7 +82,8 @@ impl Show for Removed {
 
     /// As restic's and borg's: what was to be freed and is not is no success, though the images are gone.
     fn code(&self) -> ExitCode {
-        self.removal.kept.as_ref().map_or(ExitCode::SUCCESS, |kept| kept_kind(kept).exit_code().into())
+        let kept = self.removal.kept.as_ref().filter(|_| !self.dry_run);
+        kept.map_or(ExitCode::SUCCESS, |kept| kept_kind(kept).exit_code().into())
     }
 }
 

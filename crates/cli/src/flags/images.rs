@@ -141,7 +141,7 @@ fn part(percent: &str) -> Result<f64, String> {
 #[derive(Args, Debug)]
 #[command(
     after_help = "IMAGE is an image's id, or the first four digits of it or more. Without one, only what no image needs is freed, such as what a removal left while a checkpoint was being written. \
-                  Where the images are gone and no room could be freed the exit code is 4 if others use the store, 7 if something in it is damaged."
+                  Where the images are gone and no room could be freed the exit code is 4 if others use the store, 7 if something in it is damaged, 8 if a newer Dormouse has written it and 10 if the store cannot be changed."
 )]
 pub struct Rm {
     /// The images
@@ -162,7 +162,7 @@ pub struct Rm {
 #[derive(Args, Debug)]
 #[command(
     after_help = "Of each job the images are kept that any of the --keep options wants; all others are removed. An hour, day, week or month without images does not count. Times are UTC, weeks begin on Monday. Images that cannot be read are left alone: `dormouse rm` removes them. \
-                  The exit code is 4 where room could not be freed since others use the store, 7 where something in it is damaged."
+                  The exit code is 4 where room could not be freed since others use the store, 7 where something in it is damaged, 8 where a newer Dormouse has written it and 10 where the store cannot be changed."
 )]
 #[group(id = "keep", required = true, multiple = true, args = ["keep_last", "keep_hourly", "keep_daily", "keep_weekly", "keep_monthly"])]
 pub struct Prune {

@@ -70,7 +70,8 @@ fn a_kernel_behind_which_another_thread_waits_is_launched_as_it_is() {
     let waiting = std::thread::spawn(move || {
         other.call(StreamSynchronize { ctx: CTX, stream: Stream::Created(stream) }).unwrap();
     });
-    std::thread::sleep(Duration::from_millis(300));
+    // Nobody can see that it waits.
+    std::thread::sleep(Duration::from_secs(1));
     launch(thread, behind, Stream::Created(stream), program.memory, 3);
     // What the same thread calls next is answered once that is launched.
     thread.call(StreamQuery { ctx: CTX, stream: Stream::Created(stream) }).unwrap();
