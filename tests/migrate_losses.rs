@@ -340,13 +340,20 @@ fn a_job_that_is_lost_on_its_way_goes_on_from_what_was_taken_ahead() {
     let stage = Stage::new("lost-ahead").unwrap();
     let job = stage.held(PACED, &ARGS).unwrap();
     let mut moving = Moving::begin(&stage, There::new(&stage), When::Rounds);
+    let image = until("an image here", || stage.images().unwrap().pop());
     tree::kill_all(&[job.pid()]);
     moving.goes_on();
     let failure = Failure::of(&moving.ended()).unwrap();
-    let image = stage.images().unwrap().last().unwrap().clone();
     let restart = format!("dormouse restart --store {} {image}", stage.place().store().display());
     failure.expect(3, &["its supervisor was killed", "Its image is there", &restart]);
-    goes_on_from_its_image(&stage, job);
+    let ended = job.finish().unwrap();
+    assert_eq!(ended.exit, Exit::Signal(9), "{}", ended.stderr);
+    stage.let_end().unwrap();
+    let rest = stage.place().restart(&image).unwrap().finish().unwrap();
+    // What it has printed since comes again.
+    let whole = stage.undisturbed(&ARGS).unwrap().stdout;
+    assert!(whole.starts_with(&ended.stdout) && whole.ends_with(&rest.stdout), "{}", rest.stderr);
+    assert!(ended.stdout.len() + rest.stdout.len() >= whole.len());
 }
 
 /// With other options on this machine: what has begun with them does not begin once more without.
