@@ -341,6 +341,8 @@ fn a_job_that_is_lost_on_its_way_goes_on_from_what_was_taken_ahead() {
     let job = stage.held(PACED, &ARGS).unwrap();
     let mut moving = Moving::begin(&stage, There::new(&stage), When::Rounds);
     let image = until("an image here", || stage.images().unwrap().pop());
+    // Who moves it hears of that a moment later, which nobody can see.
+    std::thread::sleep(Duration::from_secs(2));
     tree::kill_all(&[job.pid()]);
     moving.goes_on();
     let failure = Failure::of(&moving.ended()).unwrap();
