@@ -83,19 +83,13 @@ class Whole:
         words = self.dormouse("run", "--name", NAME, "--device", self.given.device, "--", *self.given.program)
         process, output = self.start(words, "disturbed")
         outputs, checkpoints, moves = [output], [], {}
+        others = {2: [("suspend",), ("resume",)], 3: [("migrate", "--to", "here", "--output", str(self.folder))]}
         self.until_printed(process, output, 1)
         turn = 0
         while self.waits(process, self.given.every):
             turn += 1
-            if turn == 2:
-                words = ("suspend", "resume")
-            elif turn == 3:
-                words = ("migrate",)
-            else:
-                words = ("checkpoint",)
-            for word in words:
-                more = ("--to", "here", "--output", str(self.folder)) if word == "migrate" else ()
-                said = self.ask(word, NAME, *more, may_have_ended=True)
+            for word, *options in others.get(turn, [("checkpoint",)]):
+                said = self.ask(word, NAME, *options, may_have_ended=True)
                 if said is not None and word == "checkpoint":
                     checkpoints.append(said)
                 elif said is not None:
@@ -115,9 +109,8 @@ class Whole:
         while time.monotonic() < until:
             if self.left() < 1:
                 raise SystemExit("the program has not ended within the limit")
-            if process is not None and process.poll() is not None:
-                return False
-            if process is None and not self.supervisors():
+            has_ended = process.poll() is not None if process else not self.supervisors()
+            if has_ended:
                 return False
             time.sleep(0.2)
         return True

@@ -312,19 +312,10 @@ fn memory_that_is_not_excluded_any_more_is_in_the_image() {
     }
 }
 
-/// The command that runs the guest in Python, whose package lies in the kit.
-fn python(stage: &Stage, under_dormouse: bool, args: &[&str]) -> Command {
+/// The command that runs the guest in Python.
+fn python(stage: &Stage, in_a_job: bool, args: &[&str]) -> Command {
     let script = stage.guest("self_checkpoint.py").display().to_string();
-    let args: Vec<String> = [&*script].iter().chain(args).map(|&arg| arg.to_owned()).collect();
-    let mut command = if under_dormouse {
-        stage.place().run_command(Path::new("python3"), &args)
-    } else {
-        let mut command = Command::new("python3");
-        command.args(args);
-        command
-    };
-    command.env("PYTHONPATH", stage.place().kit.part("python"));
-    command
+    stage.python(in_a_job, &[&[&*script], args].concat())
 }
 
 #[test]

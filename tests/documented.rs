@@ -4,8 +4,6 @@
 use dormouse_tests::planned::finish;
 use dormouse_tests::{Stage, first_line};
 use rustix::process::Signal;
-use std::path::Path;
-use std::process::Command;
 use testkit::job::Job;
 use testkit::outcome::Exit;
 
@@ -29,25 +27,12 @@ fn blocks() -> [&'static str; 2] {
     blocks.collect::<Vec<_>>().try_into().unwrap()
 }
 
-fn python(stage: &Stage, under_dormouse: bool, program: &str) -> Command {
-    let words = ["-c", program];
-    let mut command = if under_dormouse {
-        stage.place().run_command(Path::new("python3"), &words.map(str::to_owned))
-    } else {
-        let mut command = Command::new("python3");
-        command.args(words);
-        command
-    };
-    command.env("PYTHONPATH", stage.place().kit.part("python"));
-    command
-}
-
 #[test]
 fn the_first_lines_in_python_run_with_and_without_dormouse() {
     let stage = Stage::new("first-lines").unwrap();
     let [first, _] = blocks();
     for under_dormouse in [false, true] {
-        assert_eq!(finish(python(&stage, under_dormouse, first)).unwrap().stdout, b"");
+        assert_eq!(finish(stage.python(under_dormouse, &["-c", first])).unwrap().stdout, b"");
     }
     let [image] = &stage.images().unwrap()[..] else { panic!("it has taken one") };
     let restarted = finish(stage.place().restart_command(image)).unwrap();
@@ -58,8 +43,8 @@ fn the_first_lines_in_python_run_with_and_without_dormouse() {
 fn the_training_script_stops_when_it_is_told_to_and_goes_on_in_its_loop() {
     let stage = Stage::new("training").unwrap();
     let script = [AS_ALWAYS, blocks()[1]].concat();
-    let whole = finish(python(&stage, false, &script)).unwrap().stdout;
-    let job = first_line(Job::start(python(&stage, true, &script)).unwrap()).unwrap();
+    let whole = finish(stage.python(false, &["-c", &script])).unwrap().stdout;
+    let job = first_line(Job::start(stage.python(true, &["-c", &script])).unwrap()).unwrap();
     job.signal(Signal::USR1).unwrap();
     let left = job.finish().unwrap();
     assert_eq!(left.exit, Exit::Signal(9), "{}", left.stderr);

@@ -76,6 +76,20 @@ impl Stage {
         self.kit.guest(name)
     }
 
+    /// The command that runs Python, in a job or natively, with the kit's package.
+    pub fn python(&self, in_a_job: bool, args: &[&str]) -> Command {
+        let mut command = if in_a_job {
+            let args: Vec<String> = args.iter().map(|&arg| arg.to_owned()).collect();
+            self.place().run_command(Path::new("python3"), &args)
+        } else {
+            let mut command = Command::new("python3");
+            command.args(args);
+            command
+        };
+        command.env("PYTHONPATH", self.kit.part("python"));
+        command
+    }
+
     /// The command that runs a guest.
     pub fn command(&self, guest: &str, args: &[&str]) -> Command {
         let args: Vec<String> = args.iter().map(|&arg| arg.to_owned()).collect();

@@ -2,7 +2,7 @@
 //! not saved: frames are smaller, and `ptxas` sees that trip counts are the same for all threads, as it does in the kernel without marks.
 
 use ptx::BitSet;
-use ptx::ast::{Body, Instruction, Operand, RegId, SpecialRegister, Statement};
+use ptx::ast::{Body, Instruction, Operand, RegId, SpecialRegister};
 
 use crate::uniform::{is_parameter, is_place_in_block};
 
@@ -29,7 +29,7 @@ impl Lasting {
         let mut missing = vec![0usize; body.statements.len()];
         let mut readers: Vec<Vec<(usize, &Instruction)>> = vec![Vec::new(); body.registers.len()];
         let mut ready = Vec::new();
-        for (at, instruction) in instructions(body) {
+        for (at, instruction) in body.numbered_instructions() {
             let mut is_only_writer = true;
             instruction.for_each_written(|register| is_only_writer &= writers[register.index()] == Some(at));
             if !is_only_writer || !is_pure(instruction) {
@@ -79,17 +79,10 @@ impl Lasting {
     }
 }
 
-fn instructions(body: &Body) -> impl Iterator<Item = (usize, &Instruction)> {
-    body.statements.iter().enumerate().filter_map(|(at, statement)| match statement {
-        Statement::Instruction(instruction) => Some((at, instruction)),
-        _ => None,
-    })
-}
-
 /// For each register the statement that writes it, if there is one alone.
 fn sole_writers(body: &Body) -> Vec<Option<usize>> {
     let (mut writers, mut written) = (vec![None; body.registers.len()], BitSet::new(body.registers.len()));
-    for (at, instruction) in instructions(body) {
+    for (at, instruction) in body.numbered_instructions() {
         instruction.for_each_written(|register| {
             let register = register.index();
             writers[register] = (!written.contains(register)).then_some(at);

@@ -259,14 +259,6 @@ const PARAMETERS: u64 = 4096;
 /// Functions that the device itself has, and that bring no threads together.
 pub(crate) const BUILT_IN: [&str; 2] = ["vprintf", "__assertfail"];
 
-/// A body's instructions, and which statements they are.
-fn numbered(body: &Body) -> impl Iterator<Item = (usize, &Instruction)> {
-    body.statements.iter().enumerate().filter_map(|(at, statement)| match statement {
-        Statement::Instruction(instruction) => Some((at, instruction)),
-        _ => None,
-    })
-}
-
 /// Whether it is a function of the device's own runtime (`cuda_device_runtime_api.h`), by which kernels launch kernels.
 fn is_of_runtime(name: &str) -> bool {
     name.starts_with("__cudaCDP2")
@@ -278,9 +270,10 @@ fn is_of_runtime(name: &str) -> bool {
 fn called<'a>(module: &'a Module, kernel: &'a Body) -> Result<Vec<&'a Body>, Refused> {
     let (mut found, mut names, mut next) = (Vec::new(), BTreeSet::new(), vec![kernel]);
     while let Some(body) = next.pop() {
-        for (at, operand) in
-            numbered(body).flat_map(|(at, one)| one.operands.iter().map(move |operand| (at, operand)))
-        {
+        let operands = body
+            .numbered_instructions()
+            .flat_map(|(at, one)| one.operands.iter().map(move |operand| (at, operand)));
+        for (at, operand) in operands {
             let Operand::Call(call) = operand else { continue };
             let refuse = |reason| (place(module, body, at), reason);
             let Callee::Function(name) = &call.callee else {
@@ -303,7 +296,7 @@ fn called<'a>(module: &'a Module, kernel: &'a Body) -> Result<Vec<&'a Body>, Ref
 
 /// A thread that leaves in the middle of a function is not seen to be done, nor is a barrier of the grid there.
 fn refuse_in_function(module: &Module, body: &Body) -> Result<(), Refused> {
-    for (at, instruction) in numbered(body) {
+    for (at, instruction) in body.numbered_instructions() {
         let state = match instruction.opcode.mnemonic() {
             "exit" => "a thread that ends in a function (exit)",
             _ if reads_workspace(instruction) => "a barrier of the whole grid (%envreg) in a function",
@@ -324,7 +317,7 @@ fn is_of_some(instruction: &Instruction) -> bool {
 
 /// What cannot be saved, by what has it.
 fn refuse_states(module: &Module, body: &Body) -> Result<(), Refused> {
-    for (at, instruction) in numbered(body) {
+    for (at, instruction) in body.numbered_instructions() {
         let opcode = &instruction.opcode;
         let state = match opcode.mnemonic() {
             // Others are waited for where a block stops.

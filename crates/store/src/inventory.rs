@@ -129,6 +129,11 @@ impl Store {
 }
 
 impl Inventory<'_> {
+    /// The packs that indexes name.
+    pub(crate) fn packs(&self) -> impl Iterator<Item = &PackIndex> {
+        self.indexes.iter().flat_map(|index| &index.packs)
+    }
+
     /// What images need of a pack.
     pub(crate) fn needed_of<'a>(&self, pack: &'a PackIndex) -> impl Iterator<Item = &'a ChunkId> {
         pack.entries.iter().map(|entry| &entry.id).filter(|chunk| self.needed.contains_key(chunk))
@@ -136,7 +141,7 @@ impl Inventory<'_> {
 
     /// Whether images need anything of a pack.
     pub(crate) fn needs(&self, pack: &PackIndex) -> bool {
-        pack.entries.iter().any(|entry| self.needed.contains_key(&entry.id))
+        self.needed_of(pack).next().is_some()
     }
 
     /// Whether a pack is there with all that its index says.
@@ -146,15 +151,11 @@ impl Inventory<'_> {
 
     /// Those of the packs that were `written_anew` of which images need nothing that is not also in another one, which was not and so stays.
     pub(crate) fn replaced(&self, written_anew: impl Fn(&PackId) -> bool) -> HashSet<PackId> {
-        let packs = self.indexes.iter().flat_map(|index| &index.packs);
-        let (old, others): (Vec<_>, Vec<_>) = packs.partition(|pack| written_anew(&pack.id));
+        let (old, others): (Vec<_>, Vec<_>) = self.packs().partition(|pack| written_anew(&pack.id));
         if old.is_empty() {
             return HashSet::new();
         }
-        let of_pack = |pack: &PackIndex| -> Vec<ChunkId> {
-            pack.entries.iter().map(|entry| entry.id).filter(|id| self.needed.contains_key(id)).collect()
-        };
-        let mut alone: HashSet<ChunkId> = old.iter().flat_map(|pack| of_pack(pack)).collect();
+        let mut alone: HashSet<ChunkId> = old.iter().flat_map(|pack| self.needed_of(pack)).copied().collect();
         for entry in others.into_iter().filter(|pack| self.is_there(pack)).flat_map(|pack| &pack.entries) {
             alone.remove(&entry.id);
         }

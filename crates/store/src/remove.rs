@@ -188,12 +188,12 @@ impl Store {
         elsewhere: &Elsewhere,
         sentences: &mut Sentences,
     ) -> Result<Unused, Untold> {
-        let packs = has.indexes.iter().flat_map(|index| &index.packs);
         // What is not there at all is named in vain.
         let may_go = |pack: &&PackIndex| {
             has.missing.contains(&pack.id) || elsewhere.has_all(&pack.id, has.needed_of(pack))
         };
-        let unsettled: HashSet<PackId> = packs.filter(|pack| !may_go(pack)).map(|pack| pack.id).collect();
+        let unsettled: HashSet<PackId> =
+            has.packs().filter(|pack| !may_go(pack)).map(|pack| pack.id).collect();
         let replaced = has.replaced(|pack| !unsettled.contains(pack) || sentences.is_condemned(pack));
         let mut unused = Unused::default();
         let (mut named, mut kept) = (HashSet::new(), HashSet::new());

@@ -132,8 +132,7 @@ impl<'a> Copies<'a> {
     fn hand_over(&mut self, scope: &mut Scope<'_>) -> Result<(), Refused> {
         let (mut given, mut elsewhere) = (BTreeMap::new(), HashSet::new());
         let own = awkward(scope.function, scope.body);
-        for (at, statement) in scope.body.statements.iter().enumerate() {
-            let Statement::Instruction(instruction) = statement else { continue };
+        for (at, instruction) in scope.body.numbered_instructions() {
             for call in instruction.operands.iter().filter_map(as_call) {
                 let callee = self.callee(call);
                 let theirs = callee.and_then(|callee| Some(awkward(callee, callee.body.as_ref()?)));

@@ -395,20 +395,13 @@ impl Writer<'_> {
         let guard = self.guard();
         let (r, d, r1) = (self.register("%r"), self.register("%d"), self.register("%r"));
         let step = self.random.below(4);
-        if step == 1 {
-            // The same by an address of all memory.
-            put!(self, "mov.u64 %lb, own;\ncvta.local.u64 %ga, %lb;\nand.b32 %x0, {r1}, 5;");
-            put!(self, "mad.wide.u32 %ga, %x0, 4, %ga;\n{guard}st.u32 [%ga], {r};");
+        // The address lives over markers: one of local memory, or one of all memory.
+        let lasting = [("%la", ".local", ""), ("%ga", "", "cvta.local.u64 %ga, %ga;\n")];
+        if let Some((address, space, converted)) = lasting.get(step as usize) {
+            put!(self, "mov.u64 {address}, own;\n{converted}and.b32 %x0, {r1}, 5;");
+            put!(self, "mad.wide.u32 {address}, %x0, 4, {address};\n{guard}st{space}.u32 [{address}], {r};");
             self.mark(Who::Some);
-            put!(self, "ld.u32 {r1}, [%ga];");
-            return;
-        }
-        if step == 0 {
-            // The address lives over markers.
-            put!(self, "mov.u64 %la, own;\nand.b32 %x0, {r1}, 5;\nmad.wide.u32 %la, %x0, 4, %la;");
-            put!(self, "{guard}st.local.u32 [%la], {r};");
-            self.mark(Who::Some);
-            put!(self, "ld.local.u32 {r1}, [%la];");
+            put!(self, "ld{space}.u32 {r1}, [{address}];");
             return;
         }
         let (at, byte) = (8 * self.random.below(2), self.random.below(5));

@@ -176,8 +176,13 @@ pub struct Body {
 impl Body {
     /// The instructions, in order.
     pub fn instructions(&self) -> impl Iterator<Item = &Instruction> {
-        self.statements.iter().filter_map(|statement| match statement {
-            Statement::Instruction(instruction) => Some(instruction),
+        self.numbered_instructions().map(|(_, instruction)| instruction)
+    }
+
+    /// The instructions, in order, each with which statement it is.
+    pub fn numbered_instructions(&self) -> impl Iterator<Item = (usize, &Instruction)> {
+        self.statements.iter().enumerate().filter_map(|(at, statement)| match statement {
+            Statement::Instruction(instruction) => Some((at, instruction)),
             _ => None,
         })
     }

@@ -61,13 +61,12 @@ impl Store {
         let goes = |pack: &PackId| sentences.is_condemned(pack) || has.missing.contains(pack);
         let replaced = has.replaced(goes);
         let (mut going, mut copies) = (HashMap::new(), Wanted::new());
-        let packs = || has.indexes.iter().flat_map(|index| &index.packs);
-        for pack in packs().filter(|pack| replaced.contains(&pack.id) && sentences.is_over(&pack.id)) {
+        for pack in has.packs().filter(|pack| replaced.contains(&pack.id) && sentences.is_over(&pack.id)) {
             going.insert(pack.id, has.needed_of(pack).copied().collect::<Vec<_>>());
         }
         let wanted: HashSet<&ChunkId> = going.values().flatten().collect();
         let mut seen = HashSet::new();
-        for pack in packs().filter(|pack| !goes(&pack.id) && has.is_there(pack) && seen.insert(pack.id)) {
+        for pack in has.packs().filter(|pack| !goes(&pack.id) && has.is_there(pack) && seen.insert(pack.id)) {
             let found = pack.frames().filter(|(_, entry)| wanted.contains(&entry.id));
             copies.extend(found.map(|(offset, entry)| {
                 (entry.id, entry.plain_len, Place { pack: pack.id, offset, entry: *entry })
