@@ -99,8 +99,13 @@ static void hints_together(uint32_t *words, uint32_t *spare, int step, int work,
     CUDA(cudaMemRangeGetAttributes(answers, lengths, which, 2, words, BYTES));
     guest::require(mostly == 0 && preferred == (step % 2 ? 0 : cudaCpuDeviceId), "attributes together", step);
 
-    if (step % 2) CUDA(cudaMemDiscardBatchAsync(both + 1, sizes, 1, 0, stream));
-    else CUDA(cudaMemDiscardAndPrefetchBatchAsync(both + 1, sizes, 1, places, firsts, 1, 0, stream));
+    // Prefetched again before it is written: by the reference to write it would do, but NVIDIA's driver (580) has lost what was written, after some forty times.
+    if (step % 2) {
+        CUDA(cudaMemDiscardBatchAsync(both + 1, sizes, 1, 0, stream));
+        CUDA(cudaMemPrefetchBatchAsync(both + 1, sizes, 1, places + 1, firsts, 1, 0, stream));
+    } else {
+        CUDA(cudaMemDiscardAndPrefetchBatchAsync(both + 1, sizes, 1, places, firsts, 1, 0, stream));
+    }
     CUDA(cudaStreamSynchronize(stream));
     for (int i = 0; i < N; i++) spare[i] = step * i;
     launch(spare, 0, N, step, work, stream);

@@ -3,8 +3,8 @@
 #include "guest.cuh"
 
 constexpr int REGIONS = 3, PHASE = 60;
-// A word of each, so that every page is touched.
-constexpr size_t BYTES = 1536 << 10, STRIDE = 512;
+// A word of each half of a page; so many pages that they come back by themselves where all are written.
+constexpr size_t BYTES = 2304 << 10, STRIDE = 512;
 constexpr int COUNT = BYTES / sizeof(uint32_t) / STRIDE;
 
 __global__ void stir(uint32_t *words, const uint32_t *others, int step, int work) {

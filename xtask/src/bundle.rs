@@ -86,13 +86,11 @@ pub fn zig(workspace: &Workspace) -> PathBuf {
     workspace.zig().join("ziglang/zig")
 }
 
-/// Drops what only a debugger reads, and of guests, benchmarks and checks what only a linker does.
+/// Drops what only a debugger or a linker reads: a kit has it.
 fn strip(bundle: &Path) -> anyhow::Result<()> {
-    let ours: &[&str] = &["bin", "lib", "lib/criu", "python/dormouse"];
-    for (how, folders) in [("--strip-debug", ours), ("--strip-all", &["guests", "bench", "checks"])] {
-        for file in symbols::binaries(bundle, folders)? {
-            quiet(Command::new("strip").arg(how).arg(file))?;
-        }
+    let folders = ["bin", "lib", "lib/criu", "python/dormouse", "guests", "bench", "checks"];
+    for file in symbols::binaries(bundle, &folders)? {
+        quiet(Command::new("strip").arg("--strip-all").arg(file))?;
     }
     // What only the compiler reads is three quarters of an archive of Rust's.
     let mut archive = Command::new("objcopy");

@@ -90,6 +90,10 @@ pub fn soak(workspace: &Workspace) -> anyhow::Result<()> {
     let mut kernels = nextest(workspace)?;
     kernels.args(["run", "--locked", "--package", "cpt", "--filterset", "test(random_kernels)"]);
     run(kernels.env("DORMOUSE_KERNELS_SECONDS", "600"))?;
+    step("sessions between machines, garbled on their way, for an hour");
+    let mut garbled = nextest(workspace)?;
+    garbled.args(["run", "--locked", "--package", "remote", "--filterset", "test(garbled::)"]);
+    run(garbled.env("DORMOUSE_GARBLED_SECONDS", "3600"))?;
     step("20 rounds of every scenario");
     run(Command::new(kit.join("bin/gpu-check")).args(["--soak", "--jobs", "4"]).env("DORMOUSE_KIT", &kit))
 }

@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 const MIB: usize = 1 << 20;
 /// Threads that serve faults, as many as a server has.
 const THREADS: usize = 2;
+/// Where regions begin.
+const BASE: u64 = 0x5000_0000_0000;
 
 /// The device's memory: at an address of the region lies what is so far behind `memory`.
 struct Memory {
@@ -58,18 +60,18 @@ impl Device for Memory {
     }
 }
 
-/// A region, its shadow and its device.
+/// Regions side by side, as large as one another, their shadows and their device.
 struct Region {
     base: *mut u64,
     words: usize,
+    count: usize,
     keeper: Keeper,
 }
 
 impl Region {
-    fn new(bytes: usize) -> Self {
+    fn new(bytes: usize, count: usize) -> Self {
         let userfault = Userfault::create().expect("root's rights, or vm.unprivileged_userfaultfd = 1");
-        let file = file(bytes);
-        let map = |base, flags, file: Option<&OwnedFd>| {
+        let map = |base, flags, bytes, file: Option<&OwnedFd>| {
             let protection = ProtFlags::READ | ProtFlags::WRITE;
             // SAFETY: where nothing is.
             let mapped = unsafe {
@@ -81,15 +83,22 @@ impl Region {
             mapped.expect("room for a mapping").cast::<u8>()
         };
         // The device's memory costs nothing that is measured.
-        let memory = map(std::ptr::null_mut(), MapFlags::PRIVATE | MapFlags::POPULATE, None);
-        let place = 0x5000_0000_0000_u64 as *mut std::ffi::c_void;
-        let base = map(place, MapFlags::SHARED | MapFlags::FIXED_NOREPLACE, Some(&file));
-        let device = Arc::new(Memory { region: base as u64, memory: memory as u64 });
+        let memory = map(std::ptr::null_mut(), MapFlags::PRIVATE | MapFlags::POPULATE, bytes * count, None);
+        let device = Arc::new(Memory { region: BASE, memory: memory as u64 });
         let keeper =
             Keeper::new(Userfault::open(userfault).expect("a new one"), device, (THREADS, Access::default()));
         let keeper = keeper.expect("threads");
-        keeper.add(Range { base: base as u64, bytes: bytes as u64 }, file).expect("a mapping");
-        Self { base: base.cast(), words: bytes / 8, keeper }
+        for base in (BASE..).step_by(bytes).take(count) {
+            let file = file(bytes);
+            map(
+                base as *mut std::ffi::c_void,
+                MapFlags::SHARED | MapFlags::FIXED_NOREPLACE,
+                bytes,
+                Some(&file),
+            );
+            keeper.add(Range { base, bytes: bytes as u64 }, file).expect("a mapping");
+        }
+        Self { base: BASE as *mut u64, words: bytes * count / 8, count, keeper }
     }
 
     /// A kernel that writes all of it, and a wait for it.
@@ -118,7 +127,9 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        self.keeper.remove(self.base as u64).expect("a region");
+        for base in (BASE..).step_by(self.words * 8 / self.count).take(self.count) {
+            self.keeper.remove(base).expect("a region");
+        }
         // SAFETY: the mapping is this one's, and nobody uses it any more.
         unsafe { rustix::mm::munmap(self.base.cast(), self.words * 8) }.expect("a mapping");
     }
@@ -155,7 +166,7 @@ fn best(region: &Region, rounds: usize, mut measured: impl FnMut()) -> Duration 
 
 /// A row over a large region, by one thread or several.
 fn stream(name: &str, bytes: usize, threads: usize, touch: impl Fn(&Region, (usize, usize)) + Sync) {
-    let region = Region::new(bytes);
+    let region = Region::new(bytes, 1);
     let took = best(&region, 4, || {
         std::thread::scope(|scope| {
             for part in 0..threads {
@@ -171,7 +182,7 @@ fn stream(name: &str, bytes: usize, threads: usize, touch: impl Fn(&Region, (usi
 
 /// Cycles of a kernel, a read and a write of all of it.
 fn cycle(name: &str, bytes: usize, rounds: usize) {
-    let region = Region::new(bytes);
+    let region = Region::new(bytes, 1);
     let mut times: Vec<Duration> = (0..rounds as u64)
         .map(|round| {
             let begun = Instant::now();
@@ -189,6 +200,26 @@ fn cycle(name: &str, bytes: usize, rounds: usize) {
     let mean = times.iter().sum::<Duration>() / rounds as u32;
     let (mean, median) = (mean.as_secs_f64() * 1e6, times[rounds / 2].as_secs_f64() * 1e6);
     println!("{name:<40}{mean:>10.1} µs, median {median:.1}");
+}
+
+/// Rounds of a kernel, a look at what it has made of two regions in a third one, and new contents for those two.
+fn products(name: &str, bytes: usize, rounds: usize) {
+    let regions = Region::new(bytes, 3);
+    let mut times: Vec<[Duration; 3]> = (0..rounds as u64)
+        .map(|round| {
+            let begun = Instant::now();
+            regions.kernel();
+            let waited = begun.elapsed();
+            assert_eq!(regions.read((2, 3)), 0, "nobody writes it");
+            let read = begun.elapsed();
+            regions.write((0, 3), round);
+            regions.write((1, 3), round);
+            [begun.elapsed(), waited, read - waited]
+        })
+        .collect();
+    times.sort();
+    let [all, waited, read] = times[rounds / 2].map(|time| time.as_secs_f64() * 1e6);
+    println!("{name:<40}{all:>10.1} µs in the median, of it {waited:.1} in calls and {read:.1} to read");
 }
 
 fn main() {
@@ -221,6 +252,12 @@ fn main() {
         let name = format!("cycle {} KiB", bytes >> 10);
         if is_wanted(&name) {
             cycle(&name, bytes, rounds);
+        }
+    }
+    for bytes in [4 * MIB, 16 * MIB] {
+        let name = format!("products of {} KiB", bytes >> 10);
+        if is_wanted(&name) {
+            products(&name, bytes, 40);
         }
     }
 }

@@ -27,8 +27,8 @@ pub(crate) struct Habit {
     missed: bool,
     /// Which are given back to be written, with those that are kept.
     written: Vec<Range<usize>>,
-    /// Which have been dropped, to come back at once.
-    comes_back: Vec<Range<usize>>,
+    /// Which have been dropped, and come back by themselves.
+    returning: Vec<Range<usize>>,
 }
 
 /// Which pages are there, as far as is looked at.
@@ -43,6 +43,8 @@ pub(crate) struct Seen {
 impl Habit {
     /// More are not kept: 16 MiB.
     pub(crate) const MOST: usize = 4096;
+    /// So many pages come back at once: 8 MiB.
+    const AT_ONCE: usize = 4 * HUGE / PAGE;
 
     /// The first page comes, when all work is complete of which the last was announced when that up to `since` was settled; or work is in flight.
     pub(crate) fn came(&mut self, since: Option<u64>) {
@@ -89,8 +91,8 @@ impl Habit {
 
     /// None is there any more.
     pub(crate) fn dropped(&mut self) {
-        // Those that come back at once can be written, and show nothing.
-        self.seen = !self.comes_back.is_empty();
+        // Those that come back by themselves can be written, and show nothing.
+        self.seen = !self.returning.is_empty();
     }
 
     /// Pages are dropped while work is in flight: to keep them was in vain.
@@ -106,14 +108,33 @@ impl Habit {
         let count = |runs: &[Range<usize>]| runs.iter().map(Range::len).sum::<usize>();
         let renews = count(&self.written) == count(&there) && count(&there) >= HUGE / PAGE;
         if renews {
-            self.comes_back = there;
+            self.returning = there;
         }
         renews
     }
 
-    /// Which pages to make, to be written.
-    pub(crate) fn comes_back(&mut self) -> Vec<Range<usize>> {
-        std::mem::take(&mut self.comes_back)
+    /// Whether pages come back that nobody has made yet.
+    pub(crate) fn is_returning(&self) -> bool {
+        !self.returning.is_empty()
+    }
+
+    /// Which of the pages that come back to make next, to be written: the first ones, or those around one that somebody waits for; no more than [`Self::AT_ONCE`].
+    pub(crate) fn returns(&mut self, waited: Option<usize>) -> Option<Range<usize>> {
+        let at = match waited {
+            Some(page) => self.returning.iter().position(|run| run.contains(&page))?,
+            None => 0,
+        };
+        let run = self.returning.get(at)?.clone();
+        let begin = waited.map_or(run.start, |page| run.start.max(page / Self::AT_ONCE * Self::AT_ONCE));
+        let end = run.end.min((begin / Self::AT_ONCE + 1) * Self::AT_ONCE);
+        let rest = [run.start..begin, end..run.end].into_iter().filter(|rest| !rest.is_empty());
+        self.returning.splice(at..=at, rest);
+        Some(begin..end)
+    }
+
+    /// No more of them come back.
+    pub(crate) fn stay_away(&mut self) {
+        self.returning.clear();
     }
 
     /// Which pages to give back, to be written.

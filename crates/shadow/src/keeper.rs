@@ -4,6 +4,7 @@ use crate::access::{Access, Served, Waiting};
 use crate::crew::Crew;
 use crate::device::{Device, Step};
 use crate::region::{Means, Occasion, Region};
+use crate::returns::{self, Returns};
 use crate::trial::{Change, Trial};
 use crate::twins::Count;
 use crate::userfault::{Touch, Userfault};
@@ -52,6 +53,7 @@ pub(crate) struct Shared {
     active: Mutex<BTreeMap<u64, Arc<Region>>>,
     cohering: Mutex<Cohering>,
     twins: Count,
+    pub(crate) returns: Returns,
     /// Whether [`Keeper::change`] has something to do.
     due: AtomicBool,
     /// When all was last brought up to date without a call.
@@ -110,6 +112,7 @@ impl Keeper {
             active: Mutex::default(),
             cohering: Mutex::default(),
             twins: Count::default(),
+            returns: Returns::default(),
             due: AtomicBool::new(false),
             refreshed: Mutex::new(Instant::now()),
         };
@@ -120,6 +123,9 @@ impl Keeper {
             let thread = std::thread::Builder::new().name("shadow".to_owned());
             keeper.threads.push(thread.spawn(move || serve::run(&shared, &stop))?);
         }
+        let shared = keeper.shared.clone();
+        let thread = std::thread::Builder::new().name("shadow-returns".to_owned());
+        keeper.threads.push(thread.spawn(move || returns::run(&shared))?);
         Ok(keeper)
     }
 
@@ -259,7 +265,7 @@ impl Keeper {
                         tracing::debug!(region = %region.range, %error, "managed memory does not become coherent");
                     }
                 }
-                cohering.trial.cohered(!cohering.coherent.is_empty());
+                cohering.trial.cohered(Instant::now(), !cohering.coherent.is_empty());
                 Ok(())
             }
         }
@@ -309,7 +315,14 @@ impl Keeper {
     /// When something cannot be written.
     pub fn write_ahead(&self) -> Result<()> {
         let shared = &*self.shared;
+        // What came only now would be written back where it is not touched, too, and when everything stands still.
+        shared.returns.give_up().iter().for_each(|region| region.stay_away());
         shared.active(|_| true).iter().try_for_each(|region| region.write_ahead(&shared.means()))
+    }
+
+    /// Nothing is moved any more but for who touches a page: the session ends.
+    pub fn rest(&self) {
+        self.shared.returns.end();
     }
 
     /// Writes back all that the application has written. If it stands still and no region is coherent the device has the truth, alone.
@@ -323,6 +336,7 @@ impl Keeper {
 
 impl Drop for Keeper {
     fn drop(&mut self) {
+        self.rest();
         if rustix::io::write(&self.stop, &1u64.to_ne_bytes()).is_ok() {
             // One that panicked has said so.
             self.threads.drain(..).for_each(|thread| drop(thread.join()));
@@ -431,11 +445,22 @@ impl Shared {
             return Ok(());
         }
         let is_first = self.work.settled(&glimpse);
-        loose.iter().try_for_each(|region| region.give_back(&self.means(), || self.enter(region)))?;
+        for region in &loose {
+            if region.give_back(&self.means(), || self.enter(region))? {
+                self.returns.push(region);
+            }
+        }
         if is_first {
             self.note_cycle(to_and_fro);
         }
         Ok(())
+    }
+
+    /// Has some pages of a region come back; answers whether there are more. What fails is tried again when they are touched, and who touches them hears of it.
+    pub(crate) fn comes_back(&self, region: &Arc<Region>) -> bool {
+        let come = region.come_back(&self.means(), || self.enter(region));
+        come.inspect_err(|error| tracing::debug!(%error, "managed memory does not come back"))
+            .unwrap_or(false)
     }
 
     /// All work is complete; these regions go to and fro with it.

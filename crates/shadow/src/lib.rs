@@ -19,6 +19,7 @@ mod pages;
 mod protected;
 mod range;
 mod region;
+mod returns;
 mod serve;
 mod trial;
 mod twins;

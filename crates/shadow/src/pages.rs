@@ -215,30 +215,14 @@ impl Pages {
         self.runs(most, |page| self.is_there(page))
     }
 
-    /// Runs of pages that are not there.
+    /// Runs of pages among these that are not there.
     #[must_use]
-    pub fn missing(&self) -> Vec<Range<usize>> {
-        let mut missing = Vec::new();
-        let mut from = 0;
-        for run in
-            self.there(usize::MAX).into_iter().chain(std::iter::once(self.pages.len()..self.pages.len()))
-        {
-            missing.extend((from < run.start).then_some(from..run.start));
-            from = run.end;
-        }
-        missing
+    pub fn missing(&self, among: Range<usize>) -> Vec<Range<usize>> {
+        runs(among, usize::MAX, |page| !self.is_there(page))
     }
 
     fn runs(&self, most: usize, wanted: impl Fn(usize) -> bool) -> Vec<Range<usize>> {
-        let touched = self.touched.clone();
-        let mut runs: Vec<Range<usize>> = Vec::new();
-        for page in touched.filter(|page| wanted(*page)) {
-            match runs.last_mut() {
-                Some(last) if last.end == page && last.len() < most => last.end += 1,
-                _ => runs.push(page..page + 1),
-            }
-        }
-        runs
+        runs(self.touched(), most, wanted)
     }
 
     fn touch(&mut self, run: &Range<usize>) {
@@ -247,6 +231,18 @@ impl Pages {
             false => self.touched.start.min(run.start)..self.touched.end.max(run.end),
         };
     }
+}
+
+/// Runs of those pages that are wanted, none longer than `most`.
+fn runs(among: Range<usize>, most: usize, wanted: impl Fn(usize) -> bool) -> Vec<Range<usize>> {
+    let mut runs: Vec<Range<usize>> = Vec::new();
+    for page in among.filter(|page| wanted(*page)) {
+        match runs.last_mut() {
+            Some(last) if last.end == page && last.len() < most => last.end += 1,
+            _ => runs.push(page..page + 1),
+        }
+    }
+    runs
 }
 
 /// The run of pages like this one around it, within bounds.

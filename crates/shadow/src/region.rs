@@ -123,6 +123,18 @@ impl Region {
         if lack == Lack::Page && pages.is_there(page) && !self.has(page) {
             pages.lost(page);
         }
+        if loose {
+            habit.stay_away();
+        } else if !alone
+            && !pages.is_there(page)
+            && let Some(run) = habit.returns(Some(page))
+        {
+            match self.make_written(means, pages, run, Some(page)) {
+                // There may be room for less.
+                Err(Error::NoRoom(_)) => habit.stay_away(),
+                made => return made.map(|()| Served::Done),
+            }
+        }
         match pages.fault(page, fault, alone) {
             Service::Wake if fault == Fault::Read => self.wake(means, page)?,
             Service::Wake => self.protect(means, page..page + 1, false)?,
@@ -247,6 +259,11 @@ impl Region {
         let mut kept = lock(&self.kept);
         let Some(Kept { pages, habit, coherent: false, ahead }) = kept.as_mut() else { return Ok(false) };
         let touched = pages.touched();
+        // Another thread has just dropped them, behind the same work, to come back.
+        let are_to_come = touched.is_empty() && matches!(occasion, Occasion::End(_));
+        if !are_to_come {
+            habit.stay_away();
+        }
         if touched.is_empty() {
             over();
             return Ok(false);
@@ -304,27 +321,55 @@ impl Region {
         })
     }
 
-    /// Lets pages be written that are kept, or come back, and that the application has written each time: it would only fault. `enter` as in [`Self::serve`].
-    pub(crate) fn give_back(&self, means: &Means<'_>, enter: impl FnOnce() -> Flight) -> Result<()> {
+    /// Lets pages be written that are kept and that the application has written each time: it would only fault. Answers whether others come back. `enter` as in [`Self::serve`].
+    pub(crate) fn give_back(&self, means: &Means<'_>, enter: impl FnOnce() -> Flight) -> Result<bool> {
         let mut kept = lock(&self.kept);
-        let Some(Kept { pages, habit, coherent: false, .. }) = kept.as_mut() else { return Ok(()) };
-        let (comes_back, is_empty) = (habit.comes_back(), pages.touched().is_empty());
-        // Who has touched one meanwhile is served as any other.
-        if !habit.keeps() || is_empty == comes_back.is_empty() || enter().loose {
-            return Ok(());
-        }
-        for run in comes_back {
-            if self.fetch(means, pages, run.clone(), (Protected::None, false)).is_err() {
-                // They come when they are touched, and who touches them hears why not.
-                return Ok(());
-            }
-            self.map_all(means, &run, (None, Protected::None))?;
+        let Some(Kept { pages, habit, coherent: false, .. }) = kept.as_mut() else { return Ok(false) };
+        if !habit.keeps() || pages.touched().is_empty() || enter().loose {
+            return Ok(habit.is_returning());
         }
         for run in habit.written() {
             if run.clone().all(|page| pages.is_there(page) && !pages.is_written(page)) {
                 self.give(pages, run.clone(), false);
                 self.protect(means, run.clone(), false)?;
             }
+        }
+        Ok(habit.is_returning())
+    }
+
+    /// Makes some of the pages that come back, to be written. Answers whether there are more. `enter` as in [`Self::serve`].
+    pub(crate) fn come_back(&self, means: &Means<'_>, enter: impl FnOnce() -> Flight) -> Result<bool> {
+        let mut kept = lock(&self.kept);
+        let Some(Kept { pages, habit, coherent: false, .. }) = kept.as_mut() else { return Ok(false) };
+        if !habit.is_returning() || enter().loose {
+            habit.stay_away();
+            return Ok(false);
+        }
+        if let Some(run) = habit.returns(None) {
+            // What cannot be had now comes when it is touched, as any other page.
+            self.make_written(means, pages, run, None).inspect_err(|_| habit.stay_away())?;
+        }
+        Ok(habit.is_returning())
+    }
+
+    /// None of its pages comes back any more.
+    pub(crate) fn stay_away(&self) {
+        if let Some(kept) = lock(&self.kept).as_mut() {
+            kept.habit.stay_away();
+        }
+    }
+
+    /// Makes those pages of a run that are not there, to be written: no work that may reach them is in flight.
+    fn make_written(
+        &self,
+        means: &Means<'_>,
+        pages: &mut Pages,
+        run: std::ops::Range<usize>,
+        waited: Option<usize>,
+    ) -> Result<()> {
+        for run in pages.missing(run) {
+            self.fetch(means, pages, run.clone(), (Protected::None, false))?;
+            self.map_all(means, &run, (waited, Protected::None))?;
         }
         Ok(())
     }
@@ -341,21 +386,21 @@ impl Region {
         over: impl FnOnce(),
     ) -> Result<bool> {
         let mut kept = lock(&self.kept);
-        let Some(Kept { pages, coherent: coherent @ false, .. }) = kept.as_mut() else { return Ok(false) };
+        let Some(Kept { pages, habit, coherent: coherent @ false, .. }) = kept.as_mut() else {
+            return Ok(false);
+        };
         if self.range != self.whole || self.range.bytes > Self::COHERENT || enter().loose || pages.twins() > 0
         {
             return Ok(false);
         }
+        habit.stay_away();
         for run in pages.there(usize::MAX) {
             self.give(pages, run.clone(), false);
             self.protect(means, run, false)?;
         }
-        for run in pages.missing() {
-            match self.fetch(means, pages, run.clone(), (Protected::None, false)) {
-                Err(Error::NoRoom(_)) => return Ok(false),
-                fetched => fetched?,
-            }
-            self.map_all(means, &run, (None, Protected::None))?;
+        match self.make_written(means, pages, 0..self.count(), None) {
+            Err(Error::NoRoom(_)) => return Ok(false),
+            made => made?,
         }
         if let Err(error) = means.device.cohere(self.range, self.window.file().as_fd()) {
             tracing::debug!(region = %self.range, error, "managed memory does not become coherent");

@@ -32,22 +32,28 @@ enum Phase {
     Before(Vec<Duration>),
     /// To become coherent; a cycle has taken so long.
     Due(Duration),
-    /// Coherent, and timed; a cycle took so long before.
-    After { before: Duration, times: Vec<Duration> },
+    /// Coherent, and timed.
+    After { slower: Slower, times: Vec<Duration> },
     /// Coherent, since that is faster; to be tried again after so many more cycles.
     Coherent { since: Since, left: u32 },
+}
+
+/// How much cycles in a row have lost.
+#[derive(Debug)]
+struct Slower {
+    /// What one took before.
+    before: Duration,
+    /// How many in a row took longer than that, and by how much together.
+    count: u32,
+    excess: Duration,
 }
 
 /// What is known of cycles since regions are coherent.
 #[derive(Debug)]
 struct Since {
-    /// What one took before.
-    before: Duration,
+    slower: Slower,
     /// What one takes.
     usual: Duration,
-    /// How many in a row took longer than before, and by how much together.
-    slow: u32,
-    excess: Duration,
     /// How many in a row took half as long as usual.
     fast: u32,
 }
@@ -67,8 +73,10 @@ impl Trial {
     const PAUSE: std::ops::RangeInclusive<u32> = 64..=4096;
     /// How long a result holds at first, and at most.
     const HELD: std::ops::RangeInclusive<u32> = 1024..=65_536;
-    /// The program does something else after so many cycles in a row that take longer than before, as many cycles together as these would be, at least two;
+    /// The program does something else after cycles in a row that take longer than before, as many cycles together as these would be, at least two;
     const SLOW: u32 = 8;
+    /// and a trial is over that has lost as many.
+    const LOST: u32 = 1;
     /// or after so many that take half as long as usual: who does not touch a region any more has it on the bus for nothing.
     const FAST: u32 = 16;
 
@@ -89,14 +97,17 @@ impl Trial {
                 }
             }
             Phase::Due(_) => {}
-            Phase::After { before, times } => {
+            Phase::After { slower, times } => {
                 times.push(took);
+                if slower.has_lost(took, Self::LOST) {
+                    self.failed();
+                    return Some(Change::Separate);
+                }
                 let after = median(times, Self::FIRST)?;
                 // What gains nothing to speak of is not worth the bus.
-                if after < *before * 9 / 10 {
+                if after < slower.before * 9 / 10 {
                     self.held = (self.held * 2).clamp(*Self::HELD.start(), *Self::HELD.end());
-                    let since =
-                        Since { before: *before, usual: after, slow: 0, excess: Duration::ZERO, fast: 0 };
+                    let since = Since { slower: Slower::than(slower.before), usual: after, fast: 0 };
                     self.phase = Phase::Coherent { since, left: self.held };
                 } else {
                     self.failed();
@@ -119,10 +130,13 @@ impl Trial {
         matches!(self.phase, Phase::Due(_)).then_some(Change::Cohere)
     }
 
-    /// They are coherent, as was answered, or cannot be.
-    pub(crate) fn cohered(&mut self, done: bool) {
+    /// They are coherent, as was answered, or cannot be; what that took is no part of a cycle.
+    pub(crate) fn cohered(&mut self, now: Instant, done: bool) {
+        self.ended = Some(now);
         match self.phase {
-            Phase::Due(before) if done => self.phase = Phase::After { before, times: Vec::new() },
+            Phase::Due(before) if done => {
+                self.phase = Phase::After { slower: Slower::than(before), times: Vec::new() };
+            }
             _ => self.failed(),
         }
     }
@@ -140,15 +154,27 @@ impl Trial {
     }
 }
 
+impl Slower {
+    fn than(before: Duration) -> Self {
+        Self { before, count: 0, excess: Duration::ZERO }
+    }
+
+    /// Whether cycles in a row, two or more with one that has taken so long, have lost more than so many would have taken.
+    fn has_lost(&mut self, took: Duration, cycles: u32) -> bool {
+        (self.count, self.excess) = match took.checked_sub(self.before) {
+            Some(longer) if !longer.is_zero() => (self.count + 1, self.excess + longer),
+            _ => (0, Duration::ZERO),
+        };
+        self.count >= 2 && self.excess > self.before * cycles
+    }
+}
+
 impl Since {
     /// Whether the program does something else than it did, now that a cycle has taken so long.
     fn is_odd(&mut self, took: Duration) -> bool {
-        (self.slow, self.excess) = match took.checked_sub(self.before) {
-            Some(longer) if !longer.is_zero() => (self.slow + 1, self.excess + longer),
-            _ => (0, Duration::ZERO),
-        };
+        let has_lost = self.slower.has_lost(took, Trial::SLOW);
         self.fast = if took * 2 < self.usual { self.fast + 1 } else { 0 };
-        self.fast >= Trial::FAST || self.slow >= 2 && self.excess > self.before * Trial::SLOW
+        self.fast >= Trial::FAST || has_lost
     }
 }
 
@@ -186,7 +212,8 @@ mod tests {
                 match self.trial.cycle(self.now, !is_coherent && turn % 64 != 9) {
                     Some(Change::Cohere) => {
                         (self.is_coherent, self.changes) = (true, self.changes + 1);
-                        self.trial.cohered(true);
+                        self.now += Duration::from_millis(9);
+                        self.trial.cohered(self.now, true);
                     }
                     Some(Change::Separate) => (self.is_coherent, self.changes) = (false, self.changes + 1),
                     None => {}
@@ -207,9 +234,9 @@ mod tests {
 
     #[test]
     fn what_is_slower_is_left_alone() {
-        for coherent in [4000, 3700, 50_000] {
+        for (coherent, at_most) in [(4000, 600), (3700, 600), (6500, 90), (50_000, 90)] {
             let mut program = Program::new();
-            assert!(program.run(100_000, 4000, coherent) < 600);
+            assert!(program.run(100_000, 4000, coherent) < at_most);
         }
     }
 
@@ -234,7 +261,7 @@ mod tests {
             trial.cycle(now, true)
         };
         while cycle(&mut trial, 4) != Some(Change::Cohere) {}
-        trial.cohered(true);
+        trial.cohered(Instant::now(), true);
         while cycle(&mut trial, 5) != Some(Change::Separate) {}
         trial.separated();
         assert!((0..60).all(|_| cycle(&mut trial, 4).is_none()));
@@ -248,7 +275,7 @@ mod tests {
             now += Duration::from_millis(4);
             if trial.cycle(now, true) == Some(Change::Cohere) {
                 asked += 1;
-                trial.cohered(false);
+                trial.cohered(now, false);
             }
         }
         assert!((2..12).contains(&asked), "{asked}");

@@ -19,7 +19,7 @@ pub const SEED: &str = "DORMOUSE_GARBLED";
 const SECONDS: &str = "DORMOUSE_GARBLED_SECONDS";
 
 /// For how long it goes on, unless somebody says otherwise.
-const USUALLY: Duration = Duration::from_secs(20);
+const USUALLY: Duration = Duration::from_secs(60);
 /// What nobody says for so long, nobody will say: an answer has been garbled away.
 const QUIET: Duration = Duration::from_millis(150);
 /// After this a session hangs.

@@ -1,30 +1,26 @@
 //! What of device memory is as it was at the last checkpoint, or zero: that is neither copied nor read. The device hashes its memory itself, in chunks (`hash.ptx`,
 //! `docs/capture.md`); what a chunk is called in the store comes from its bytes, when they have been read once.
 
+use super::hash::{self, Hash, Key, THREADS};
 use super::{Content, Item};
 use crate::buffers::Buffers;
 use crate::lock;
 use crate::objects::Context;
 use crate::session::Session;
 use crate::transfer::await_marker;
-use backend::{Backend, Launch, LinkInput, Range, RawFunction, StreamArg};
+use backend::{Backend, Launch, Range, RawFunction, StreamArg};
 use image::{CHUNK_SIZE, ChunkId, DeviceOrdinal, Extent, MemoryKind, Object, ObjectKind};
-use rustix::rand::{GetRandomFlags, getrandom};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, OnceLock};
 use store::ChunkWriter;
 use wire::ContextId;
 
-const CODE: &str = include_str!("hash.ptx");
-const THREADS: u32 = 1024;
 /// `CU_JIT_INPUT_PTX`.
 pub(crate) const PTX: u32 = 1;
 const CHUNK: u64 = CHUNK_SIZE as u64;
 /// What is smaller is copied without asking, bytes.
 const WORTH: u64 = 256 << 10;
 
-/// The hash of a chunk; 0 if that is all zeros.
-type Hash = [u64; 2];
 const HASH_BYTES: usize = size_of::<Hash>();
 
 /// What an object is called, whatever number its session has.
@@ -178,7 +174,7 @@ impl Hashes {
 #[derive(Default)]
 pub(crate) struct Changes {
     /// Of the hash, drawn for each session; none without random bytes, and then nothing is hashed.
-    key: OnceLock<Option<Hash>>,
+    key: OnceLock<Option<Key>>,
     /// The kernel's machine code for each device, if it can be compiled.
     code: Mutex<BTreeMap<usize, Option<Arc<[u8]>>>>,
     kernels: Mutex<BTreeMap<ContextId, RawFunction>>,
@@ -186,12 +182,8 @@ pub(crate) struct Changes {
 }
 
 impl Changes {
-    fn key(&self) -> Option<Hash> {
-        *self.key.get_or_init(|| {
-            let mut bytes = [0; HASH_BYTES];
-            let drawn = getrandom(&mut bytes, GetRandomFlags::empty()).is_ok_and(|count| count == HASH_BYTES);
-            drawn.then(|| of_bytes(&bytes))
-        })
+    fn key(&self) -> Option<Key> {
+        *self.key.get_or_init(Key::draw)
     }
 
     /// The kernel, in a context that has no work.
@@ -227,8 +219,7 @@ impl Session {
             let Some(ctx) = self.context_on(device) else { continue };
             let mut code = lock(&self.changes.code);
             code.entry(device).or_insert_with(|| {
-                let input = LinkInput { kind: PTX, name: "hash.ptx", data: CODE.as_bytes() };
-                let linked = self.backend().link(ctx.raw, &[input], &[]);
+                let linked = self.backend().link(ctx.raw, &[hash::input(&hash::code())], &[]);
                 linked
                     .inspect_err(|error| tracing::info!(?error, "device memory is not compared"))
                     .ok()
@@ -275,7 +266,7 @@ impl Session {
             }
             let Some(kernel) = self.changes.kernel(backend, &item.ctx)? else { return Ok(()) };
             let out = room.range().base + used as u64;
-            let params = [range.base, range.bytes, out, key[0], key[1]].map(u64::to_ne_bytes).concat();
+            let params = key.params(range.base, range.bytes, out);
             backend.launch(item.ctx.raw, &launch(kernel, count as u32, &params))?;
             contexts.entry(item.ctx.id()).or_insert(&item.ctx);
             hashed.push((index, used, count));
@@ -305,19 +296,19 @@ fn comparable(item: &Item) -> Option<Range> {
     (is_aligned && range.bytes >= WORTH).then_some(range)
 }
 
-fn launch<'a>(function: RawFunction, blocks: u32, params: &'a [u8]) -> Launch<'a> {
+pub(super) fn launch<'a>(function: RawFunction, blocks: u32, params: &'a [u8]) -> Launch<'a> {
     let (grid, block) = ([blocks, 1, 1], [THREADS, 1, 1]);
     Launch { function, grid, block, shared: 0, stream: StreamArg::Legacy, attributes: &[], params }
 }
 
-fn read(room: &Buffers, at: usize, count: usize) -> Vec<Hash> {
+pub(super) fn read(room: &Buffers, at: usize, count: usize) -> Vec<Hash> {
     let mut bytes = vec![0; count * HASH_BYTES];
     room.read(at, &mut bytes);
     let (hashes, _) = bytes.as_chunks();
     hashes.iter().map(of_bytes).collect()
 }
 
-fn of_bytes(bytes: &[u8; HASH_BYTES]) -> Hash {
+pub(super) fn of_bytes(bytes: &[u8; HASH_BYTES]) -> Hash {
     let whole = u128::from_le_bytes(*bytes);
     [whole as u64, (whole >> 64) as u64]
 }
@@ -396,7 +387,6 @@ fn by_chunk(extents: &[Extent]) -> Option<Vec<Extent>> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     fn id(number: u8) -> ChunkId {
         ChunkId::of(&[number])
@@ -527,97 +517,5 @@ mod tests {
         let found = by_chunk(&[stored(1), zero(2 * CHUNK + 512)]).unwrap();
         assert_eq!(found, [stored(1), zero(CHUNK), zero(CHUNK), zero(512)]);
         assert_eq!(by_chunk(&[zero(512), stored(1)]), None);
-    }
-
-    /// What `hash.ptx` says it does.
-    fn hash(bytes: &[u8], key: Hash) -> Hash {
-        let scramble = |mut value: u64| {
-            for factor in [0xff51_afd7_ed55_8ccd, 0xc4ce_b9fe_1a85_ec53] {
-                value = (value ^ value >> 33).wrapping_mul(factor);
-            }
-            value ^ value >> 33
-        };
-        let add_halves = |a: u64, b: u64| {
-            u64::from((a as u32).wrapping_add(b as u32)) | (a >> 32).wrapping_add(b >> 32) << 32
-        };
-        let (words, _) = bytes.as_chunks();
-        let words: Vec<Hash> = words.iter().map(of_bytes).collect();
-        let mut sums = Hash::default();
-        for thread in 0..THREADS as usize {
-            let number = thread as u64 + 1;
-            let mut a = key[0].wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-            let mut b = key[1] ^ number.wrapping_mul(0xc2b2_ae3d_27d4_eb4f);
-            for [x, y] in words.iter().skip(thread).step_by(THREADS as usize) {
-                a = (a ^ x).wrapping_mul(0x9fb2_1c65_1e98_df25);
-                a ^= a >> 32;
-                b = (b ^ y).wrapping_mul(0xd6e8_feb8_6659_fd93);
-                b ^= b >> 29;
-                a = a.wrapping_add(b);
-                b ^= a.rotate_left(23);
-            }
-            a = scramble(a);
-            b = scramble(b.wrapping_add(a));
-            sums = [add_halves(sums[0], a), add_halves(sums[1], b)];
-        }
-        if words.iter().all(|word| *word == Hash::default()) {
-            Hash::default()
-        } else {
-            [sums[0] | 1, sums[1]]
-        }
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(12))]
-        #[test]
-        fn the_device_hashes_as_the_processor_does(
-            words in 1_usize..=5000, second in 0_usize..300, zeros in any::<bool>(), key in any::<Hash>(), seed in any::<u64>(),
-        ) {
-            let rig = Rig::new();
-            let mut bytes = vec![0_u8; words * 16];
-            if !zeros {
-                let mut next = seed;
-                for byte in &mut bytes {
-                    next = next.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                    *byte = (next >> 56) as u8;
-                }
-            }
-            // A second chunk behind the first.
-            let all = if second > 0 { CHUNK_SIZE + second * 16 } else { bytes.len() };
-            bytes.resize(all, 0);
-            let found = rig.hash(&bytes, key);
-            let wanted: Vec<Hash> = bytes.chunks(CHUNK_SIZE).map(|chunk| hash(chunk, key)).collect();
-            prop_assert_eq!(found, wanted);
-        }
-    }
-
-    /// The kernel on the software device.
-    struct Rig {
-        backend: Arc<dyn Backend>,
-        ctx: backend::RawContext,
-        kernel: RawFunction,
-    }
-
-    impl Rig {
-        fn new() -> Self {
-            let backend: Arc<dyn Backend> = Arc::new(backend_soft::SoftBackend::default());
-            let ctx = backend.context_create(0, 0, true).unwrap();
-            let input = LinkInput { kind: PTX, name: "hash.ptx", data: CODE.as_bytes() };
-            let code = backend.link(ctx, &[input], &[]).unwrap().code;
-            let module = backend.module_load(ctx, &code, &[], &[]).unwrap().code;
-            let kernel = backend.function(ctx, module, "hash").unwrap();
-            Self { backend, ctx, kernel }
-        }
-
-        fn hash(&self, bytes: &[u8], key: Hash) -> Vec<Hash> {
-            let pool = crate::buffers::BufferPool::new(&self.backend);
-            let count = bytes.len().div_ceil(CHUNK_SIZE);
-            let (memory, out) = (pool.take(count).unwrap(), pool.take(1).unwrap());
-            assert!(memory.write(0, bytes));
-            let params = [memory.range().base, bytes.len() as u64, out.range().base, key[0], key[1]];
-            let params = params.map(u64::to_ne_bytes).concat();
-            self.backend.launch(self.ctx, &launch(self.kernel, count as u32, &params)).unwrap();
-            self.backend.context_synchronize(self.ctx).unwrap();
-            read(&out, 0, count)
-        }
     }
 }

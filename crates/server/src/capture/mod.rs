@@ -6,6 +6,7 @@
 mod begun;
 mod changes;
 mod copies;
+mod hash;
 mod pieces;
 mod places;
 

@@ -418,6 +418,13 @@ impl Shadows {
         }
     }
 
+    /// The session ends: pages come only where the application still touches them.
+    pub(crate) fn rest(&self) {
+        if let Some(keeper) = self.keeper.get() {
+            keeper.rest();
+        }
+    }
+
     /// Has most of what the application has written on the device, while it goes on: [`Self::write_back`] has less to do then.
     ///
     /// # Errors

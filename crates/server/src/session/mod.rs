@@ -237,6 +237,8 @@ impl Session {
             self.link.wake(index);
         }
         self.link.control().ring_doorbell();
+        // Whoever is left holds the session no longer than a call.
+        self.shadows.rest();
     }
 
     /// Ends the application, since nobody is left who looks after its job; its calls and its memory are served until then.

@@ -421,12 +421,12 @@ impl Thread<'_> {
     }
 }
 
-/// Divides regions among threads, in pieces of any length.
-fn divide(random: &mut Random, regions: &[usize], threads: usize) -> Vec<Vec<Piece>> {
+/// Divides regions among threads, in so many pieces of any length at most.
+fn divide(random: &mut Random, regions: &[usize], threads: usize, most: usize) -> Vec<Vec<Piece>> {
     let mut pieces: Vec<Vec<Piece>> = (0..threads).map(|_| Vec::new()).collect();
     for (region, pages) in regions.iter().enumerate() {
         let (mut at, end) = (0, pages * PAGE);
-        for left in (0..40).rev() {
+        for left in (0..most).rev() {
             let bytes =
                 if left == 0 { end - at } else { random.length((end - at).min(PAGE * pages / 4 + 99)) };
             let piece = Piece { region, at, expected: vec![0; bytes], stream: None };
@@ -440,14 +440,25 @@ fn divide(random: &mut Random, regions: &[usize], threads: usize) -> Vec<Vec<Pie
     pieces
 }
 
-/// Where the device `fails`, with so many transfers and pieces of work, the process may be ended by name.
+/// What the programs do mostly.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Habit {
+    /// Anything.
+    None,
+    /// Sweeps, in which pages stay.
+    Sweeps,
+    /// The same, each region by one thread, so that pages come back.
+    Whole,
+}
+
+/// Where the device `fails`, with so many transfers and pieces of work, the process may be ended by name. Answers how often pages have come back.
 fn check(
     seed: u64,
     regions: &[usize],
     threads: usize,
-    (kept, is_scarce): (Kept, bool),
+    (kept, is_scarce, habit): (Kept, bool, Habit),
     (pause, steps, told, fails): (u64, usize, usize, usize),
-) {
+) -> usize {
     let mut random = Random(seed);
     let model = Model::delayed(seed, pause);
     model.fails_at.store(fails, Ordering::SeqCst);
@@ -462,7 +473,8 @@ fn check(
     let (keeper, shadows) = keep_for(&model, regions, kept, file);
     let (keeper, gate, shadows) = (Arc::new(keeper), Arc::default(), Arc::from(shadows));
     let (gifts, given): (Vec<_>, Vec<_>) = (0..threads).map(|_| channel()).unzip();
-    let divided = divide(&mut random, regions, threads);
+    let most = if habit == Habit::Whole { 1 } else { 40 };
+    let divided = divide(&mut random, regions, threads, most);
     let left: Vec<Piece> = std::thread::scope(|scope| {
         let threads: Vec<_> = std::iter::zip(divided, given)
             .map(|(pieces, given)| {
@@ -486,8 +498,7 @@ fn check(
                     others: gifts.clone(),
                     pause,
                     told,
-                    // There it has to be found out that they are not what they should be.
-                    sweeps_often: fails > 0,
+                    sweeps_often: habit != Habit::None,
                     by_calls,
                     may_cohere: !is_scarce,
                 };
@@ -509,13 +520,15 @@ fn check(
     }
     assert!(lost.is_empty() || model.has_failed(), "nobody has been told of a failure that there was not");
     let written = keeper.separate().and_then(|()| keeper.write_back());
+    let returned = model.returned.load(Ordering::Relaxed);
     if answered(&model, written).is_none() || model.has_failed() {
-        return;
+        return returned;
     }
     for piece in &known {
         let address = shadows[piece.region].address() + piece.at as u64;
         assert!(model.load(address, piece.expected.len()) == piece.expected, "as the device sees it");
     }
+    returned
 }
 
 fn region() -> impl Strategy<Value = usize> {
@@ -559,8 +572,27 @@ proptest! {
         told in prop_oneof![Just(8usize), Just(7), Just(4)],
     ) {
         let kept = Kept { threads: servers, maps_protected, all_faults, ..Kept::default() };
-        check(seed, &regions, threads, (kept, is_scarce), (pause, 300, told, 0));
+        check(seed, &regions, threads, (kept, is_scarce, Habit::None), (pause, 300, told, 0));
     }
+}
+
+/// The same where large regions are written from end to end again and again, so that their pages come back by themselves, beside all else that happens to them.
+#[test]
+fn pages_that_come_back_are_as_they_should_be() {
+    let returned: usize = (0..u64::from(config().cases) / 20)
+        .map(|seed| {
+            let mut random = Random(seed);
+            let regions: Vec<_> = (0..1 + random.below(3))
+                .map(|_| 512 + random.below(200) + 2048 * (random.below(4) / 3))
+                .collect();
+            let kept = Kept { threads: 1 + random.below(3), ..Kept::default() };
+            let (threads, is_scarce) = (1 + random.below(2), random.below(4) == 0);
+            let pause = [0, 20, 300][random.below(3)];
+            check(random.next(), &regions, threads, (kept, is_scarce, Habit::Whole), (pause, 30, 8, 0))
+        })
+        .sum();
+    assert!(returned > 0, "none has come back");
+    println!("{returned} times");
 }
 
 /// When the device has failed for good, nothing stale is read by who has not been told so: a thread reads what is right, or the program is ended by name; so each is another process.
@@ -574,7 +606,10 @@ fn a_device_that_fails_is_told_of() {
         let kept = Kept { threads: servers, maps_protected: random.below(5) > 0, ..Kept::default() };
         let pause = [0, 20, 300][random.below(3)];
         let (told, fails) = ([8, 7, 4][random.below(3)], 1 + random.below(600));
-        return check(random.next(), &regions, threads, (kept, false), (pause, 100, told, fails));
+        // There it has to be found out that pages are not what they should be.
+        let habit = Habit::Sweeps;
+        check(random.next(), &regions, threads, (kept, false, habit), (pause, 100, told, fails));
+        return;
     }
     let ended_by_name = (0..u64::from(config().cases)).filter(|seed| {
         let test = "interleavings::a_device_that_fails_is_told_of";

@@ -771,31 +771,41 @@ fn what_is_written_in_a_sample_and_beside_it_is_not_lost() {
     assert!(faults[2..].iter().filter(|each| Some(*each) > least).count() > 1, "{faults:?}");
 }
 
-/// Many pages that are all written each time are made anew when work is complete, before anybody touches them; unless there is no room, or work is in flight.
+/// Many pages that are all written each time are made anew when work is complete, by themselves or when one of them is touched; unless there is no room, or work is in flight.
 #[test]
 fn what_is_all_written_each_time_comes_back_by_itself() {
     const PAGES: usize = 700;
     let (model, heard) = counted();
     let (keeper, shadows) = keep(&model, &[PAGES], 1, memory);
     let (shadow, base) = (&shadows[0], shadows[0].address());
-    let mut silent = 0;
-    for round in 0..60_u8 {
+    let (mut silent, mut once) = (0, 0);
+    for round in 0..80_u8 {
         drop(keeper.reach(Scope::All).unwrap());
         for page in [0, 300, PAGES - 1] {
             let at = base + (page * PAGE) as u64;
             assert_eq!(model.load(at + 8, 1), [if round == 0 { 0 } else { round - 1 }], "page {page}");
             model.store(at, &[round]);
         }
+        let transfers = model.transfers.load(Ordering::Relaxed);
         keeper.settle().unwrap();
+        let waits = round % 2 == 0;
+        let until = Instant::now() + Duration::from_millis(200);
+        while waits && model.transfers.load(Ordering::Relaxed) < transfers + 2 && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // They have been read, and are mapped then.
+        std::thread::sleep(Duration::from_millis(if waits { 5 } else { 0 }));
         let before = heard.load(Ordering::Relaxed);
         for page in 0..PAGES {
             let marked = [0, 300, PAGES - 1].contains(&page);
             assert_eq!(shadow.read(page * PAGE, 1), [if marked { round } else { 0 }], "page {page}");
             shadow.write(page * PAGE + 8, &[round]);
         }
-        silent += usize::from(heard.load(Ordering::Relaxed) == before);
+        let faults = heard.load(Ordering::Relaxed) - before;
+        silent += usize::from(waits && faults == 0);
+        once += usize::from(!waits && faults <= 2);
     }
-    assert!(silent > 30, "{silent}");
+    assert!(silent > 20 && once > 20, "{silent} {once}");
     // What comes back is dropped again before anybody else may reach it.
     let stream = Stream::new(&model);
     let end = launch(&keeper, &stream, base);

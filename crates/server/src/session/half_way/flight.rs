@@ -85,6 +85,8 @@ pub(in crate::session) struct Flight {
     /// With which it is launched, the first time or again; an image has those alone that it takes.
     pub(super) attributes: Vec<(u32, LaunchValue)>,
     pub(super) size: Size,
+    /// For how many blocks there are to be frames, if there is memory for that.
+    pub(super) frames: u32,
     /// The context of the kernel, and behind that which threads are done.
     pub(super) control: Range,
     /// Not held while anything is waited for but by whoever launches it again.

@@ -123,6 +123,7 @@ impl Session {
             launched,
             attributes,
             size,
+            frames: capacity,
             control,
             stage: Mutex::new(Stage { stopped, capacity, from: None, state: State::Waiting }),
         })
@@ -384,12 +385,17 @@ impl Session {
         let _reach = self.shadows.reach(|| Reached::Anything)?;
         let _work = flight.stream.begin_launch(flight.launched.callee)?;
         let mut stage = flight.stage();
-        // Where there is no room blocks go on to their end.
         let room = |capacity: u32| {
             let range = self.device_range(&flight.stream, flight.size.stopped(capacity)?)?;
             Some((range, capacity))
         };
-        let Some((stopped, capacity)) = room(stage.capacity).or_else(|| room(0)) else { return Ok(()) };
+        // Where there is no room blocks go on to their end, this time.
+        let without = || {
+            let bytes = flight.size.stopped(flight.frames).unwrap_or(u64::MAX);
+            self.half_way.tell(&flight.function, &AsItIs::Memory(bytes));
+            room(0)
+        };
+        let Some((stopped, capacity)) = room(flight.frames).or_else(without) else { return Ok(()) };
         stage.from = Some(std::mem::replace(&mut stage.stopped, stopped));
         stage.capacity = capacity;
         flight.submit(&mut stage)

@@ -1,5 +1,6 @@
 //! Marked kernels in an image.
 
+use super::FRAMES_MOST;
 use super::flight::{Flight, Size, Stage, State};
 use crate::failure::{Failure, Result};
 use crate::objects::{Module, Owner, StreamKey};
@@ -106,6 +107,7 @@ impl Session {
             ));
         }
         let attributes = twin.attributes().to_vec();
+        let frames = at_a_time.min(FRAMES_MOST / size.frame).min(size.blocks());
         let stage =
             Stage { stopped: record.stopped, capacity: record.capacity, from: None, state: State::Stopped };
         self.add_half_way(Flight {
@@ -115,6 +117,7 @@ impl Session {
             launched: record.launched.clone(),
             attributes,
             size,
+            frames: u32::try_from(frames).unwrap_or(u32::MAX).max(record.capacity),
             control: record.control,
             stage: Mutex::new(stage),
         });

@@ -26,6 +26,8 @@ pub struct Model {
     busy: AtomicUsize,
     /// How often it was read and written.
     pub transfers: AtomicUsize,
+    /// How often pages have come back that nobody had touched.
+    pub returned: AtomicUsize,
     /// From so many transfers on each third one to the device fails, if not 0.
     pub failing: AtomicUsize,
     /// With so many transfers and pieces of work it fails for good, if not 0: from then on it does nothing, and says so.
@@ -183,6 +185,9 @@ impl Device for Model {
     }
 
     fn between(&self, step: Step) {
+        if step == Step::Fetched && std::thread::current().name() == Some("shadow-returns") {
+            self.returned.fetch_add(1, Ordering::Relaxed);
+        }
         if let Some(hook) = self.hook.get() {
             hook(step);
         }

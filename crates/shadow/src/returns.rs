@@ -1,0 +1,78 @@
+//! Pages that come back behind work, by a thread of their own: who has waited for the work goes on meanwhile.
+
+use crate::keeper::Shared;
+use crate::lock;
+use crate::region::Region;
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+/// Regions whose pages come back.
+#[derive(Default)]
+pub(crate) struct Returns {
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    regions: VecDeque<Arc<Region>>,
+    /// That whose pages are being made.
+    at_work: Option<Arc<Region>>,
+    is_over: bool,
+}
+
+impl Returns {
+    /// Has a region's pages come back, behind those of others.
+    pub(crate) fn push(&self, region: &Arc<Region>) {
+        let mut queue = lock(&self.queue);
+        if !queue.regions.iter().any(|other| Arc::ptr_eq(other, region)) {
+            queue.regions.push_back(Arc::clone(region));
+            self.changed.notify_all();
+        }
+    }
+
+    /// Gives up what is still to come, and waits for what is being made. To be called with no region locked.
+    pub(crate) fn give_up(&self) -> Vec<Arc<Region>> {
+        let mut queue = lock(&self.queue);
+        let mut given_up = Vec::from(std::mem::take(&mut queue.regions));
+        given_up.extend(queue.at_work.clone());
+        let works = |queue: &mut Queue| queue.at_work.is_some();
+        drop(self.changed.wait_while(queue, works).unwrap_or_else(PoisonError::into_inner));
+        given_up
+    }
+
+    /// The same, for good.
+    pub(crate) fn end(&self) {
+        lock(&self.queue).is_over = true;
+        self.changed.notify_all();
+        drop(self.give_up());
+    }
+
+    /// Waits for a region; none at the end.
+    fn next(&self) -> Option<Arc<Region>> {
+        let queue = lock(&self.queue);
+        let waits = |queue: &mut Queue| queue.regions.is_empty() && !queue.is_over;
+        let mut queue = self.changed.wait_while(queue, waits).unwrap_or_else(PoisonError::into_inner);
+        queue.at_work = if queue.is_over { None } else { queue.regions.pop_front() };
+        queue.at_work.clone()
+    }
+
+    /// Some of a region's pages have been made; if there are more, they come behind those of others.
+    fn made(&self, region: Arc<Region>, has_more: bool) {
+        let mut queue = lock(&self.queue);
+        queue.at_work = None;
+        if has_more && !queue.is_over {
+            queue.regions.push_back(region);
+        }
+        self.changed.notify_all();
+    }
+}
+
+/// Has pages come back until the end. It goes before the program's own threads, as those that serve faults: who touches a page of a region waits for what is being made of it.
+pub(crate) fn run(shared: &Shared) {
+    let _ = shared.device.begun();
+    while let Some(region) = shared.returns.next() {
+        let has_more = shared.comes_back(&region);
+        shared.returns.made(region, has_more);
+    }
+}
