@@ -1,5 +1,5 @@
 // Adds vectors in one kernel whose values lie in every kind of variable: registers, an array of the thread's own, shared memory of both
-// kinds and device memory, and in pointers that lead to each of them. The host does the same to a copy.
+// kinds, device memory and what the kernel has allocated, and in pointers that lead to each of them. The host does the same to a copy.
 #include <algorithm>
 
 #include "guest.cuh"
@@ -9,7 +9,7 @@ constexpr int THREADS = 64;
 constexpr int N = BLOCKS * THREADS;
 constexpr int OWN = 8;
 // Where a pointer may lead.
-constexpr int KINDS = 4;
+constexpr int KINDS = 5;
 
 // What a thread does in a round: the word that one pointer leads to goes into `mine`, and that to what another one leads to.
 __host__ __device__ void add_by_pointers(uint32_t *const *kinds, uint32_t &mine, int round) {
@@ -28,7 +28,10 @@ __global__ void add(const uint32_t *a, const uint32_t *b, uint32_t *sums, int ro
     fixed[t] = b[i];
     dynamic[t] = a[i] ^ b[i];
     uint32_t mine = a[i] + b[i];
-    uint32_t *kinds[KINDS] = {own, &fixed[t], &dynamic[t], &sums[i]};
+    uint32_t *heap = static_cast<uint32_t *>(malloc(sizeof(uint32_t)));
+    if (heap == nullptr) __trap();
+    *heap = a[i] & b[i];
+    uint32_t *kinds[KINDS] = {own, &fixed[t], &dynamic[t], &sums[i], heap};
     for (int round = 0; round < rounds; round++) {
         kinds[0] = &own[mine % OWN];
         add_by_pointers(kinds, mine, round);
@@ -39,21 +42,23 @@ __global__ void add(const uint32_t *a, const uint32_t *b, uint32_t *sums, int ro
 #pragma CPT
     }
     for (int k = 0; k < OWN; k++) mine = guest::mix(mine, own[k]);
-    sums[i] += mine + fixed[t] + dynamic[t];
+    sums[i] += mine + fixed[t] + dynamic[t] + *heap;
+    free(heap);
 }
 
 // The same on the host, for all threads of a block.
 void add_on_host(const uint32_t *a, const uint32_t *b, uint32_t *sums, int rounds) {
-    uint32_t fixed[THREADS], dynamic[THREADS], before[THREADS], own[THREADS][OWN], mine[THREADS];
+    uint32_t fixed[THREADS], dynamic[THREADS], before[THREADS], heap[THREADS], own[THREADS][OWN], mine[THREADS];
     for (int t = 0; t < THREADS; t++) {
         for (int k = 0; k < OWN; k++) own[t][k] = a[t] + k;
         fixed[t] = b[t];
         dynamic[t] = a[t] ^ b[t];
         mine[t] = a[t] + b[t];
+        heap[t] = a[t] & b[t];
     }
     for (int round = 0; round < rounds; round++) {
         for (int t = 0; t < THREADS; t++) {
-            uint32_t *const kinds[KINDS] = {&own[t][mine[t] % OWN], &fixed[t], &dynamic[t], &sums[t]};
+            uint32_t *const kinds[KINDS] = {&own[t][mine[t] % OWN], &fixed[t], &dynamic[t], &sums[t], &heap[t]};
             add_by_pointers(kinds, mine[t], round);
         }
         std::copy(fixed, fixed + THREADS, before);
@@ -62,7 +67,7 @@ void add_on_host(const uint32_t *a, const uint32_t *b, uint32_t *sums, int round
     }
     for (int t = 0; t < THREADS; t++) {
         for (int k = 0; k < OWN; k++) mine[t] = guest::mix(mine[t], own[t][k]);
-        sums[t] += mine[t] + fixed[t] + dynamic[t];
+        sums[t] += mine[t] + fixed[t] + dynamic[t] + heap[t];
     }
 }
 

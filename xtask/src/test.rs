@@ -1,6 +1,7 @@
 //! `cargo xtask test`: everything that can be checked without a GPU.
 
 use std::process::Command;
+use std::time::SystemTime;
 
 use crate::guests::Wanted;
 use crate::process::{cargo, run, step, succeeds};
@@ -81,7 +82,11 @@ pub fn soak(workspace: &Workspace) -> anyhow::Result<()> {
     step("200 processes killed at some moment of a checkpoint, and as many of a restart");
     let mut crashes = nextest(workspace)?;
     crashes.args(["run", "--locked", "--package", "dormouse-tests", "--filterset", "test(crashes::)"]);
-    run(crashes.env("DORMOUSE_KIT", &kit).env("DORMOUSE_CRASHES", "200"))?;
+    // Others each time.
+    let seed = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs();
+    step(format_args!("DORMOUSE_SEED={seed}"));
+    crashes.env("DORMOUSE_KIT", &kit).env("DORMOUSE_CRASHES", "200").env("DORMOUSE_SEED", seed.to_string());
+    run(&mut crashes)?;
     step("4000 random programs with managed memory against a model, for half an hour");
     let mut programs = nextest(workspace)?;
     programs.args(["run", "--locked", "--package", "shadow", "--filterset", "test(interleavings::)"]);

@@ -38,6 +38,15 @@ pub struct LocationError {
 }
 
 impl Location {
+    /// What each process takes that writes there, beside what [`WriteOptions::memory`](crate::WriteOptions) counts: of each of two packs the parts that are under way and the one that is gathered; bytes.
+    #[must_use]
+    pub fn taken_by_writers(&self) -> u64 {
+        match self {
+            Self::Folder(_) => 0,
+            Self::Bucket { .. } => 80 << 20,
+        }
+    }
+
     /// The location that `text` means: `s3://BUCKET/PREFIX`, `s3://BUCKET`, or the path of a folder.
     ///
     /// # Errors

@@ -1,13 +1,17 @@
 //! How much memory those take who write what a job has: the servers of its sessions, and the supervisor.
 
 use crate::error::{Failure, Kind};
-use store::WriteOptions;
+use store::{Location, WriteOptions};
 
 /// What they take where nobody says how much they may, and for each of them no less than the second; bytes.
 const MEMORY: u64 = 256 << 20;
 const LITTLE: u64 = 48 << 20;
-/// What each takes beside that: what a server registers with the driver, and what CRIU has; bytes.
+/// What each takes beside that, whatever store it is: what a server registers with the driver, and what CRIU has; bytes.
 const BESIDE: u64 = 16 << 20;
+
+fn beside(store: &Location) -> u64 {
+    BESIDE + store.taken_by_writers()
+}
 
 /// What there is for them, and for the program, bytes.
 #[derive(Clone, Copy)]
@@ -30,7 +34,12 @@ impl Left {
 ///
 /// # Errors
 /// [`Kind::Usage`] where the limit is too low, [`Kind::Failed`] where too little is left.
-pub(crate) fn of_each(limit: Option<u64>, sessions: usize, left: Left) -> Result<u64, Failure> {
+pub(crate) fn of_each(
+    limit: Option<u64>,
+    sessions: usize,
+    store: &Location,
+    left: Left,
+) -> Result<u64, Failure> {
     let writers = sessions as u64 + 1;
     let mib = |bytes: u64| bytes.div_ceil(1 << 20);
     let least = writers * WriteOptions::LEAST_MEMORY;
@@ -43,7 +52,7 @@ pub(crate) fn of_each(limit: Option<u64>, sessions: usize, left: Left) -> Result
         );
         return Err(Failure::new(Kind::Usage, message));
     }
-    let beside = writers * BESIDE;
+    let beside = writers * beside(store);
     if let Some(left) = left.before_kills.filter(|left| *left < least + beside) {
         let message = format!(
             "{} MiB of memory are left on this machine, or by the limit of the supervisor's control group, and to write what the job has takes \
@@ -59,8 +68,8 @@ pub(crate) fn of_each(limit: Option<u64>, sessions: usize, left: Left) -> Result
 
 /// What those of so many sessions take all together, where each takes so much, and what is to be left then: copies of processes are not made
 /// where they would have to make room at once. Bytes.
-pub(crate) fn beside_copies(each: u64, sessions: usize) -> u64 {
-    (sessions as u64 + 1) * (each + BESIDE) + host::memory::SHORT
+pub(crate) fn beside_copies(each: u64, sessions: usize, store: &Location) -> u64 {
+    (sessions as u64 + 1) * (each + beside(store)) + host::memory::SHORT
 }
 
 #[cfg(test)]
@@ -69,6 +78,10 @@ mod tests {
     use super::*;
 
     const LEAST: u64 = WriteOptions::LEAST_MEMORY;
+    fn of_each(limit: Option<u64>, sessions: usize, left: Left) -> Result<u64, Failure> {
+        super::of_each(limit, sessions, &Location::Folder("/store".into()), left)
+    }
+
     const MUCH: Left = Left { available: 1 << 40, before_kills: None };
 
     fn left(bytes: u64) -> Left {
@@ -88,6 +101,18 @@ mod tests {
                 "{failure}"
             );
         }
+    }
+
+    #[test]
+    fn what_is_sent_to_a_bucket_counts() {
+        let bucket = Location::parse("s3://bucket".as_ref()).unwrap();
+        let enough = LEAST + beside(&bucket);
+        assert!(enough > LEAST + BESIDE);
+        assert_eq!(super::of_each(None, 0, &bucket, left(enough)).unwrap(), LEAST);
+        assert!(super::of_each(None, 0, &bucket, left(enough - 1)).is_err());
+        let more =
+            beside_copies(LEAST, 0, &bucket) - beside_copies(LEAST, 0, &Location::Folder("/store".into()));
+        assert_eq!(more, bucket.taken_by_writers());
     }
 
     #[test]

@@ -72,9 +72,10 @@ pub fn take(
         return Err(gate::refused(refusals));
     }
     let criu = criu()?;
-    let of_each = || memory::of_each(options.memory, job.sessions.all().len(), memory::Left::now());
-    let memory = of_each()?;
     let access = job.access(options);
+    let at = access.at.clone();
+    let of_each = || memory::of_each(options.memory, job.sessions.all().len(), &at, memory::Left::now());
+    let memory = of_each()?;
     let (store, draft, writer) =
         begin(job, &access, write_options(options, hand_over, memory), (events, unwatched))?;
     job.has_opened(options, &store);
@@ -112,7 +113,7 @@ pub fn take(
         }
         // What was left before may be gone.
         cut.memory = of_each()?;
-        let writing = memory::beside_copies(cut.memory, job.sessions.all().len());
+        let writing = memory::beside_copies(cut.memory, job.sessions.all().len(), &at);
         let memory = job.job.memory(&host::DumpOptions::default());
         let work = WorkFolder::beside(memory, writing)?;
         let used = job.job.tmpfs().used();

@@ -71,14 +71,16 @@ impl Session {
         if !pages || range.bytes == 0 || range.base.checked_add(range.bytes).is_none() {
             return Err(CuError::INVALID_VALUE);
         }
-        self.account.take(Kind::Host, range.bytes)?;
+        // Itself, and what the client knows of it.
+        let taken = range.bytes.checked_mul(2).ok_or(CuError::INVALID_VALUE)?;
+        self.account.take(Kind::Host, taken)?;
         let make = || {
             let memory = Area::at(range).map_err(|_| CuError::OUT_OF_MEMORY)?;
             let known = Mutex::new(Area::new(range.bytes as usize).map_err(|_| CuError::OUT_OF_MEMORY)?);
             self.backend.register_host(range)?;
             Ok(Arc::new(Mirror { range, memory, known }))
         };
-        let made = make().inspect_err(|_: &CuError| self.account.give_back(Kind::Host, range.bytes))?;
+        let made = make().inspect_err(|_: &CuError| self.account.give_back(Kind::Host, taken))?;
         lock(&self.mirrors.0).insert(range, made);
         self.objects.space_mut().mirrors.insert(range, ());
         self.completions.wake();
@@ -95,7 +97,7 @@ impl Session {
         // What its last work has written.
         self.send_changes();
         lock(&self.mirrors.0).remove(range.base);
-        self.account.give_back(Kind::Host, range.bytes);
+        self.account.give_back(Kind::Host, 2 * range.bytes);
         ended
     }
 

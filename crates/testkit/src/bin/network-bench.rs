@@ -149,8 +149,9 @@ impl Bench {
         network: Option<Network>,
         undelayed: Option<f64>,
     ) -> anyhow::Result<f64> {
+        let is_far = matches!(way, Way::Far(_));
         let network =
-            network.map(|it| proxy::measured(Some(it))).transpose().context("the network is not measured")?;
+            is_far.then(|| proxy::measured(network)).transpose().context("the network is not measured")?;
         let turns =
             (0..self.arguments.turns.max(1)).map(|_| self.turn(way)).collect::<Result<Vec<_>, _>>()?;
         let median = |figure: usize| {
