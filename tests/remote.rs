@@ -68,6 +68,21 @@ fn programs_with_graphs_and_memory_of_the_host_do_too() {
 }
 
 #[test]
+fn who_polls_memory_that_lies_on_two_machines_is_warned() {
+    let stage = Stage::new("polled").unwrap();
+    let server = trusted(&stage);
+    let said = |managed: &str| {
+        let address = server.address.as_str();
+        let mut command =
+            stage.command_with(&["--gpu", address, "--managed", managed], "vector_loop", &["10", "1"]);
+        server.known_to(&mut command);
+        String::from_utf8(command.output().unwrap().stderr).unwrap()
+    };
+    let warns = |said: &str| said.contains("additions of both sides to one word are lost");
+    assert!(warns(&said("coherent")) && !warns(&said("shadow")));
+}
+
+#[test]
 fn launches_that_nobody_waits_for_do_not_wait_for_a_slow_network() {
     let stage = Stage::new("slow-network").unwrap();
     let mut served = stage.served(Device::Soft, "127.0.0.1").unwrap();

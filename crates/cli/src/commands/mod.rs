@@ -31,6 +31,7 @@ pub mod suspend;
 use crate::flags;
 use ::checkpoint::libraries::Libraries;
 use ::checkpoint::{Failure, Kind};
+use ::server::memory::Managed;
 use std::path::{Path, PathBuf};
 use store::{Access, Identities, Key, Location, Recipient};
 
@@ -130,6 +131,16 @@ pub fn target(machine: &flags::Machine) -> Result<String, Failure> {
     }
     remote::open(address, None, || {})?;
     Ok(flags::Target::Remote(address.clone()).to_string())
+}
+
+/// Warns where processor and kernels are to have memory in common that lies on two machines.
+pub fn tell_of_far_memory(machine: &flags::Machine, managed: Managed) {
+    if let Some(address) = machine.gpu.as_ref().filter(|_| managed == Managed::Coherent) {
+        tracing::warn!(
+            "with --managed=coherent managed memory is in step with the device at {address} where the program waits for it, and every millisecond or \
+             so in between: a kernel sees what is written meanwhile late and in any order, and additions of both sides to one word are lost (docs/remote.md)"
+        );
+    }
 }
 
 /// What a job is given: our `libcuda.so.1`, `$DORMOUSE_SHIM` or where a bundle or a build folder has it; and, for `user_faults`, what lies beside it.

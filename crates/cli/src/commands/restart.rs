@@ -1,6 +1,6 @@
 //! `dormouse restart`
 
-use super::{again, free, profile_file, store_access, target};
+use super::{again, free, profile_file, store_access, target, tell_of_far_memory};
 use crate::exit::OWN_FAILURE;
 use crate::flags::{self, Restart};
 use crate::notify::{Part, Waiting};
@@ -102,6 +102,7 @@ fn start(flags: Restart, waiting: Option<Arc<Waiting>>) -> Result<(Ended, String
     let profile = profile_file(&flags.record, &[flags.regularly.plan.as_ref(), flags.trace.trace.as_ref()])?;
     let (managed, warning) = restart.managed(flags.machine.managed)?;
     warning.into_iter().for_each(|warning| tracing::warn!("{warning}"));
+    tell_of_far_memory(&flags.machine, managed);
     let device = device_for(&flags, &restart)?;
     let settings = Settings {
         point_wait: flags.regularly.point_wait(),

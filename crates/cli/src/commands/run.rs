@@ -1,6 +1,6 @@
 //! `dormouse run`
 
-use super::{again, libraries, profile_file, store_access, target};
+use super::{again, libraries, profile_file, store_access, target, tell_of_far_memory};
 use crate::exit::OWN_FAILURE;
 use crate::flags::{KEY_VARIABLE, Run};
 use crate::output::{complain, tell_end};
@@ -39,6 +39,7 @@ fn start(flags: Run) -> Result<Ended, (Failure, u8)> {
         let message = "--user-faults is for managed memory that has shadow pages, and with --managed=coherent none has: leave one of them out";
         return Err((Failure::new(Kind::Usage, message), Kind::Usage.exit_code()));
     }
+    tell_of_far_memory(&flags.machine, flags.machine.managed.unwrap_or_default());
     // Before any thread exists: signals are waited for, not handled.
     let signals = host::signals::Forwarder::block().map_err(io)?;
     let program = Path::new(&flags.program[0]).to_owned();

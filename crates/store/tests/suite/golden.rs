@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::support::keys;
 use crate::support::sample::{assert_sample, manifest};
-use image::{Codec, Index};
+use image::{Codec, Condemned, CondemnedPacks, ImageId, Index, PackId};
 use store::Store;
 use store::media::Dir;
 
@@ -85,4 +85,23 @@ fn golden_stores_have_one_of_everything() {
         let zeros = store.list().unwrap().images[0].stored.zero;
         assert!(zeros > image::CHUNK_SIZE as u64, "{version}");
     }
+}
+
+/// A list of what is condemned is read as it was written, and written so.
+#[test]
+fn a_list_of_condemned_packs_is_what_it_was() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/condemned.v1");
+    let pack = |number| PackId([number; 16]);
+    let groups = vec![
+        CondemnedPacks {
+            drafts: vec![ImageId([1; 16]), ImageId([2; 16])],
+            named: vec![pack(3)],
+            unnamed: vec![],
+        },
+        CondemnedPacks { drafts: vec![], named: vec![], unnamed: vec![pack(4), pack(5)] },
+    ];
+    let list = Condemned { groups };
+    let kept = std::fs::read(path).unwrap();
+    assert_eq!(Condemned::read(&kept[..]).unwrap(), list);
+    assert_eq!(list.to_bytes().unwrap(), kept);
 }
