@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use wires::Wires;
 
 /// The machine that a job moves to. Cheap to clone; its session ends with the last.
@@ -23,37 +23,62 @@ pub(crate) struct Session {
     waiting: Mutex<Waiting>,
     /// The last number, of an ask or of something open.
     number: AtomicU64,
+    /// How long what is asked of the folder may take.
+    within: Duration,
     hang_up: Arc<dyn Fn() + Send + Sync>,
 }
 
 /// Who waits for which answer; nobody any more, and why, once the session is lost.
 enum Waiting {
-    For(HashMap<u64, SyncSender<Heard>>),
+    For(HashMap<u64, Asked>),
     Lost(String),
 }
 
-type Stream = Mutex<Box<dyn Write + Send>>;
+/// Who waits, and how long for.
+struct Asked {
+    tell: SyncSender<Heard>,
+    since: Instant,
+    within: Duration,
+}
+
+/// A way to the other side.
+struct Stream {
+    out: Mutex<Box<dyn Write + Send>>,
+    /// Since when somebody writes, which takes as long as the other side lets it.
+    since: Mutex<Option<Instant>>,
+}
+
+impl Stream {
+    fn new(out: Box<dyn Write + Send>) -> Self {
+        Self { out: Mutex::new(out), since: Mutex::default() }
+    }
+}
+
 type Heard = (Result<Told, io::Error>, Vec<u8>);
 
 impl Arrival {
-    /// Begins to ask; the streams are those of a session with a machine on which [`serve()`](crate::serve()) runs.
+    /// Begins to ask; the streams are those of a session with a machine on which [`serve()`](crate::serve()) runs. Where an answer about the folder, or a piece of a file,
+    /// takes longer than `within`, the session is lost: a machine whose disk has stopped says that it is there all the same.
     ///
     /// # Errors
     /// When the other side speaks another version, or nothing.
-    pub fn connect(wires: Wires) -> io::Result<Self> {
+    pub fn connect(wires: Wires, within: Duration) -> io::Result<Self> {
         let Wires { mut control_out, mut control_in, bulk_out, hang_up, patience, .. } = wires;
         greet(&mut *control_out, &mut *control_in)?;
         let session = Arc::new(Session {
-            to: Mutex::new(control_out),
-            bulk: bulk_out.into_iter().map(Mutex::new).collect(),
+            to: Stream::new(control_out),
+            bulk: bulk_out.into_iter().map(Stream::new).collect(),
             waiting: Mutex::new(Waiting::For(HashMap::new())),
             number: AtomicU64::new(0),
+            within,
             hang_up,
         });
         let heard = Arc::downgrade(&session);
         thread::spawn(move || hear(&heard, &mut *control_in));
         let says = Arc::downgrade(&session);
         thread::spawn(move || keep_saying(&says, patience.says_every()));
+        let watched = Arc::downgrade(&session);
+        thread::spawn(move || watch(&watched, patience.says_every().min(within / 4)));
         Ok(Self(session))
     }
 
@@ -63,11 +88,11 @@ impl Arrival {
         Folder::new(Arc::clone(&self.0), name)
     }
 
-    /// Asks whoever has the folder, who may take his time.
+    /// Asks whoever has the folder, who may take so long.
     ///
     /// # Errors
     /// [`SayError`].
-    pub fn say(&self, question: &[u8]) -> Result<Vec<u8>, SayError> {
+    pub fn say(&self, question: &[u8], within: Duration) -> Result<Vec<u8>, SayError> {
         if question.len() > LOAD_MAX {
             let long = io::Error::new(io::ErrorKind::InvalidInput, "a question that is too long");
             return Err(SayError::Unsaid(long));
@@ -75,7 +100,8 @@ impl Arrival {
         if let Waiting::Lost(why) = &*self.0.waiting() {
             return Err(SayError::Unsaid(lost(why)));
         }
-        self.0.ask_with(&self.0.to, What::Say, question).map(|(_, load)| load).map_err(SayError::Unanswered)
+        let answer = self.0.ask_with(&self.0.to, What::Say, question, within);
+        answer.map(|(_, load)| load).map_err(SayError::Unanswered)
     }
 }
 
@@ -98,19 +124,27 @@ impl Session {
 
     /// Asks, and waits for the answer.
     pub(crate) fn ask(&self, what: What) -> io::Result<(Told, Vec<u8>)> {
-        self.ask_with(&self.to, what, &[])
+        self.ask_with(&self.to, what, &[], self.within)
     }
 
     /// Asks about a file that is being written, behind what was written to it.
     pub(crate) fn ask_of(&self, file: u64, what: What) -> io::Result<(Told, Vec<u8>)> {
-        self.ask_with(self.bulk_of(file), what, &[])
+        self.ask_with(self.bulk_of(file), what, &[], self.within)
     }
 
-    fn ask_with(&self, to: &Stream, what: What, load: &[u8]) -> io::Result<(Told, Vec<u8>)> {
+    fn ask_with(
+        &self,
+        to: &Stream,
+        what: What,
+        load: &[u8],
+        within: Duration,
+    ) -> io::Result<(Told, Vec<u8>)> {
         let number = self.name();
         let (tell, told) = sync_channel(1);
         match &mut *self.waiting() {
-            Waiting::For(waiting) => drop(waiting.insert(number, tell)),
+            Waiting::For(waiting) => {
+                waiting.insert(number, Asked { tell, since: Instant::now(), within });
+            }
             Waiting::Lost(why) => return Err(lost(why)),
         }
         self.send(to, &Ask { number, what }, load)?;
@@ -145,11 +179,34 @@ impl Session {
     }
 
     fn send(&self, to: &Stream, ask: &Ask, load: &[u8]) -> io::Result<()> {
-        let mut to = to.lock().unwrap_or_else(PoisonError::into_inner);
-        send(&mut **to, ask, load).map_err(|error| {
+        let note = |since: Option<Instant>| *to.since.lock().unwrap_or_else(PoisonError::into_inner) = since;
+        let mut out = to.out.lock().unwrap_or_else(PoisonError::into_inner);
+        note(Some(Instant::now()));
+        let sent = send(&mut **out, ask, load);
+        note(None);
+        sent.map_err(|error| {
             self.lose(&error.to_string());
-            lost(&error)
+            match &*self.waiting() {
+                Waiting::Lost(why) => lost(why),
+                Waiting::For(_) => lost(&error),
+            }
         })
+    }
+
+    /// What has taken longer than it may: how long that is.
+    fn overdue(&self) -> Option<Duration> {
+        let asked = match &*self.waiting() {
+            Waiting::For(waiting) => {
+                waiting.values().find(|asked| asked.since.elapsed() > asked.within).map(|asked| asked.within)
+            }
+            Waiting::Lost(_) => None,
+        };
+        let is_stuck = |stream: &Stream| {
+            let since = *stream.since.lock().unwrap_or_else(PoisonError::into_inner);
+            since.is_some_and(|since| since.elapsed() > self.within)
+        };
+        let stuck = || std::iter::once(&self.to).chain(&self.bulk).any(is_stuck).then_some(self.within);
+        asked.or_else(stuck)
     }
 
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
@@ -189,7 +246,7 @@ fn hear(session: &Weak<Session>, from: &mut dyn Read) {
                 match waits {
                     Some(waits) => {
                         // Whoever asked waits, or has gone with an error.
-                        let _ = waits.send((told.map_err(io::Error::from), load));
+                        let _ = waits.tell.send((told.map_err(io::Error::from), load));
                         continue;
                     }
                     None => "it answers what nobody has asked".to_owned(),
@@ -209,6 +266,19 @@ fn keep_saying(session: &Weak<Session>, every: Duration) {
         thread::sleep(every);
         let Some(session) = session.upgrade() else { return };
         if session.tell(What::Nothing).is_err() {
+            return;
+        }
+    }
+}
+
+/// Loses a session in which something takes longer than it may.
+fn watch(session: &Weak<Session>, every: Duration) {
+    loop {
+        thread::sleep(every);
+        let Some(session) = session.upgrade() else { return };
+        if let Some(within) = session.overdue() {
+            session.lose(&format!("what was asked was not done within {} s", within.as_secs_f32()));
+            (session.hang_up)();
             return;
         }
     }

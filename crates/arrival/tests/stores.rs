@@ -8,6 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 use store::media::{Dir, Media};
 use store::{CopyOptions, Store, WriteOptions};
 use wires::Wires;
@@ -21,8 +22,10 @@ fn session(folder: &Path) -> (Arrival, JoinHandle<io::Result<()>>, Vec<UnixStrea
     let answered = |question: &[u8]| [question, b"!"].concat();
     let served =
         std::thread::spawn(move || serve(Wires::of_unix(theirs).unwrap(), &Dir::new(&folder), answered));
-    (Arrival::connect(Wires::of_unix(ours).unwrap()).unwrap(), served, cut)
+    (Arrival::connect(Wires::of_unix(ours).unwrap(), LONG).unwrap(), served, cut)
 }
+
+const LONG: Duration = Duration::from_secs(60);
 
 #[test]
 fn images_are_copied_to_the_other_side_and_read_there() {
@@ -45,7 +48,7 @@ fn images_are_copied_to_the_other_side_and_read_there() {
     assert!(copy().images[0].there);
     let read = to.open_image(&published.id).unwrap();
     assert_eq!(read.read_to_vec(&image::ObjectKind::HostRecord, 1 << 30).unwrap(), content);
-    assert_eq!(arrival.say(b"well").unwrap(), b"well!");
+    assert_eq!(arrival.say(b"well", LONG).unwrap(), b"well!");
     // On its own it is a store like any other.
     let local = Store::open(&there).unwrap();
     assert!(local.verify(&published.id, &mut |_| {}).unwrap().ok);
@@ -123,7 +126,7 @@ fn whoever_waits_hears_that_the_session_is_lost() {
     let held = media.lock("lock", true).unwrap().unwrap();
     cut.iter().for_each(|stream| stream.shutdown(Shutdown::Both).unwrap());
     assert_eq!(media.list("").unwrap_err().kind(), io::ErrorKind::NotConnected);
-    let unsaid = arrival.say(b"well").unwrap_err();
+    let unsaid = arrival.say(b"well", LONG).unwrap_err();
     assert!(
         matches!(&unsaid, SayError::Unsaid(error) if error.kind() == io::ErrorKind::NotConnected),
         "{unsaid}"
@@ -131,6 +134,47 @@ fn whoever_waits_hears_that_the_session_is_lost() {
     let _ = served.join().unwrap();
     assert!(Dir::new(folder.path()).lock("lock", false).unwrap().is_some(), "the dead hold nothing");
     drop(held);
+}
+
+/// It says that it is there, and does nothing: neither who waits for an answer nor who writes waits for ever.
+#[test]
+fn whoever_does_nothing_is_given_up() {
+    let within = Duration::from_millis(300);
+    let alive = |control: UnixStream| {
+        std::thread::spawn(move || {
+            let (mut from, mut to) = (control.try_clone().unwrap(), control);
+            std::thread::spawn(move || io::copy(&mut from, &mut io::sink()));
+            to.write_all(b"DMmoves3").unwrap();
+            // An answer to nothing: a head of three bytes, and no load.
+            while to.write_all(&[3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]).is_ok() {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        })
+    };
+    let connected = || {
+        let pairs: [_; 2] = std::array::from_fn(|_| UnixStream::pair().unwrap());
+        let (ours, theirs): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
+        let [control, bulk]: [UnixStream; 2] = theirs.try_into().unwrap();
+        let is_alive = alive(control);
+        (Arrival::connect(Wires::of_unix(ours).unwrap(), within).unwrap(), is_alive, bulk)
+    };
+    let begun = Instant::now();
+    let given_up = |error: io::Error| {
+        assert!(error.to_string().contains("not done within 0.3 s"), "{error}");
+        assert!(begun.elapsed() < LONG);
+    };
+    let (arrival, is_alive, _bulk) = connected();
+    given_up(arrival.folder("there").list("").unwrap_err());
+    drop(arrival);
+    is_alive.join().unwrap();
+
+    let (arrival, is_alive, _bulk) = connected();
+    let SayError::Unanswered(unanswered) = arrival.say(b"well", within).unwrap_err() else {
+        panic!("it was asked")
+    };
+    given_up(unanswered);
+    drop(arrival);
+    is_alive.join().unwrap();
 }
 
 #[test]

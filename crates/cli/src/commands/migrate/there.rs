@@ -11,8 +11,12 @@ use link::{Address, DialOptions, Keys, Service, Trust, dial};
 use serde::de::DeserializeOwned;
 use std::io::{self, IsTerminal};
 use std::sync::Arc;
+use std::time::Duration;
 use store::media::Media;
 use store::{CopyOptions, Delivery, Key, Store};
+
+/// How long the other machine may take for what is no start: the job may stand still meanwhile.
+const WITHIN: Duration = Duration::from_secs(300);
 
 /// The other machine.
 pub struct There {
@@ -22,6 +26,8 @@ pub struct There {
     key: Key,
     /// Once something is to be brought there.
     store: Option<Store>,
+    /// How long a start may take there.
+    start_within: Duration,
     shared: bool,
     shows: bool,
 }
@@ -37,11 +43,12 @@ impl There {
         let dialled = dial(address, Trust::Keys(&keys), &options);
         let (wires, _) = dialled.map_err(|error| remote::failure(&error))?;
         let machine = address.machine();
-        let arrival = Arrival::connect(wires)
+        let arrival = Arrival::connect(wires, WITHIN)
             .map_err(|error| Failure::new(Kind::Unavailable, format!("{machine}: {}", Chain(&error))))?;
         let folder = arrival.folder(&machine);
         let (shared, shows) = (flags.shared_store, !flags.json.json);
-        Ok(Self { machine, arrival, folder, key, store: None, shared, shows })
+        let start_within = flags.start_within;
+        Ok(Self { machine, arrival, folder, key, store: None, start_within, shared, shows })
     }
 
     /// The store there; encrypted for whom that is for which the job's own is.
@@ -54,10 +61,10 @@ impl There {
         self.store.as_ref().ok_or_else(|| Failure::new(Kind::Store, "there is no store"))
     }
 
-    /// Asks, and waits for as long as it takes.
+    /// Asks, and waits for as long as a start may take, and what is around it.
     fn ask<T: DeserializeOwned>(&self, question: &Question) -> Result<T, SayError> {
         let question = serde_json::to_vec(question).map_err(|error| SayError::Unsaid(error.into()))?;
-        let answer = self.arrival.say(&question)?;
+        let answer = self.arrival.say(&question, self.start_within.saturating_add(WITHIN))?;
         serde_json::from_slice(&answer).map_err(|error| SayError::Unanswered(error.into()))
     }
 
