@@ -1,6 +1,6 @@
 #!/bin/sh
 # Takes the figures of docs/benchmarks.md on this machine's GPU: `measure [--out FOLDER] [STEP...]`, each step for its time at most. What a step
-# printed is in FOLDER (/tmp/dormouse-measured) under its name; a table of what was run comes last. Without steps all are taken, in some 40 minutes.
+# printed is in FOLDER (/tmp/dormouse-measured) under its name; a table of what was run comes last. Without steps all are taken, in some 50 minutes.
 set -u
 here=$(dirname "$(readlink -f "$0")")
 out=/tmp/dormouse-measured
@@ -37,6 +37,11 @@ both() {
 
 both calls 60 "$here/bench/calls"
 both marked 120 "$here/bench/marked" 60
+for poll in every count:16 barrier; do
+    step "marked-$poll" 60 env "DORMOUSE_POLL=$poll" "$here/bin/dormouse" run --device gpu -- "$here/bench/marked" 60
+done
+step stopped 400 python3 "$here/bench/stopped.py" --polls adaptive
+step stopped-polls 300 python3 "$here/bench/stopped.py" --polls every,count:16,barrier --checkpoints 30
 both managed-1024 120 "$here/bench/managed" 1024
 both managed-8192 180 "$here/bench/managed" 8192
 step checkpoints-1-8 300 "$here/bin/checkpoint-bench" --to-disk 1,8 --to-memory --suspended
@@ -45,8 +50,8 @@ step checkpoints-64 400 "$here/bin/checkpoint-bench" --to-disk --to-memory 64 --
 step checkpoints-100 500 "$here/bin/checkpoint-bench" --to-disk --to-memory 100 --suspended
 step suspended 120 "$here/bin/checkpoint-bench" --to-disk --to-memory --suspended 1,20
 step network 590 "$here/bin/network-bench"
-# Some 100 s, and 5 GiB on the device that all change, so that ten images find room on a small disk.
-step training 590 python3 "$here/bench/whole.py" --limit 580 --every 10 -- python3 "$here/bench/train.py" 20 8000 0 4
+# Some 130 s, 20 GiB on the device that all change, and 4 on the host.
+step training 590 python3 "$here/bench/whole.py" --limit 580 --every 30 -- python3 "$here/bench/train.py" 80 2000 0 4
 
 printf '\n%-20s %9s %7s\n' step 'exit code' seconds
 printf '%s' "$table"
