@@ -115,6 +115,8 @@ impl Served {
     /// What a `dormouse` command takes to use its device.
     pub fn used_by(&self, command: &mut Command) {
         command.args(["--gpu", &self.address]);
+        // The server has those that it names already, and counts from there.
+        command.env_remove("CUDA_VISIBLE_DEVICES");
         self.known_to(command);
     }
 

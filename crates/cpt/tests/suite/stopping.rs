@@ -237,3 +237,91 @@ fn pointers_in_memory() {
     let said = stops.err().map(|code| code.to_string()).unwrap_or_default();
     assert!(said.contains("LAUNCH_FAILED"), "{said}");
 }
+
+/// A loop with dense marks, and then one in which a round takes longer than two polls may be apart; in the second it is counted, from when the flag is set, how many rounds there are yet.
+const PACED: &str = r#".version 7.0
+.target sm_70
+.address_size 64
+.visible .entry paced(.param .u64 counted, .param .u64 stop, .param .u32 dense, .param .u32 sparse, .param .u32 work)
+{
+    .reg .pred %p;
+    .reg .b32 %round, %limit, %i, %work, %flag, %count, %value;
+    .reg .b64 %counted, %stop;
+    ld.param.u64 %counted, [counted];
+    ld.param.u64 %stop, [stop];
+    ld.param.u32 %limit, [dense];
+    mov.u32 %count, 0;
+    mov.u32 %value, 1;
+    mov.u32 %round, 0;
+dense_round:
+    mad.lo.u32 %value, %value, 1664525, %round;
+    .pragma "cpt";
+    add.u32 %round, %round, 1;
+    setp.lt.u32 %p, %round, %limit;
+    @%p bra dense_round;
+    ld.param.u32 %limit, [sparse];
+    ld.param.u32 %work, [work];
+    mov.u32 %round, 0;
+sparse_round:
+    mov.u32 %i, 0;
+work_on:
+    mad.lo.u32 %value, %value, 1664525, %i;
+    add.u32 %i, %i, 1;
+    setp.lt.u32 %p, %i, %work;
+    @%p bra work_on;
+    ld.volatile.global.u32 %flag, [%stop];
+    setp.ne.u32 %p, %flag, 0;
+    @%p add.u32 %count, %count, 1;
+    st.volatile.global.u32 [%counted], %count;
+    setp.eq.u32 %p, %count, 1;
+    @%p st.volatile.global.u32 [%counted + 4], %round;
+    .pragma "cpt";
+    add.u32 %round, %round, 1;
+    setp.lt.u32 %p, %round, %limit;
+    @%p bra sparse_round;
+    st.global.u32 [%counted + 8], %value;
+    ret;
+}
+"#;
+
+/// Between two polls there are no more marks than 128, also where they are dense first and then are not; and once a poll has come late, each mark polls.
+#[test]
+fn polls_are_not_far_apart() {
+    const MARKS: u32 = 128;
+    let rewritten = cpt::rewrite_with(&ptx::parse(PACED).unwrap(), Poll::Adaptive).unwrap().unwrap();
+    let Some(kernel) = rewritten.kernels.get("paced") else { panic!("{:?}", rewritten.refusals) };
+    let gpu = Gpu::new(&rewritten.text);
+    let shape = Shape { grid: 1, block: 32, shared: 0, cooperative: false };
+    let memory = gpu.alloc(12);
+    let run = |after: Option<Duration>| {
+        gpu.put(memory, &[0_u32; 3]);
+        let params = |context: u64| {
+            let addresses = [memory, context + cpt::context::STOP].map(u64::to_le_bytes).concat();
+            let counts = [100_000_u32, 300, 20_000].map(u32::to_le_bytes).concat();
+            [addresses, counts].concat()
+        };
+        let mut counted = None;
+        let begun = Instant::now();
+        let mut when = |stops: &Stops| match after {
+            Some(after) if stops.launches == 0 => When::After(after),
+            _ => {
+                if stops.launches == 1 {
+                    counted = Some(gpu.get::<u32>(memory, 2));
+                }
+                When::Never
+            }
+        };
+        let stops = gpu.run_with_stops(kernel, shape, &params, 1, &mut when).unwrap();
+        (begun.elapsed(), stops.half_way.checked_sub(1).and(counted))
+    };
+    let (whole, _) = run(None);
+    // In which round it was seen first, and how often.
+    let seen: Vec<_> = (5..36)
+        .filter_map(|part| run(Some(whole.mul_f64(f64::from(part) / 40.0))).1)
+        .map(|counted| (counted[1], counted[0]))
+        .collect();
+    println!("{whole:?}: {seen:?}");
+    assert!(seen.iter().all(|(_, rounds)| *rounds <= MARKS), "{seen:?}");
+    let (_, late): (Vec<_>, Vec<_>) = seen.iter().copied().partition(|(first, _)| *first <= MARKS);
+    assert!(late.iter().all(|(_, rounds)| *rounds <= 2) && late.len() > 3, "{seen:?}");
+}
