@@ -15,6 +15,7 @@ use testkit::place::{After, Device, Place};
 use testkit::proxy::{self, Network};
 use testkit::rdmacm;
 use testkit::served::Served;
+use testkit::tree;
 
 /// One that serves the software device, and whose key is known.
 fn trusted(stage: &Stage) -> Served {
@@ -239,4 +240,24 @@ fn a_session_that_ends_fails_the_program_and_a_program_that_ends_frees_its_sessi
         std::thread::sleep(Duration::from_millis(20));
     }
     println!("gone after {:?}", ended.elapsed());
+}
+
+/// The other machine's server is killed under a program that computes there: its session goes with it, and the program hears of it, whoever asks for a new one is refused.
+#[test]
+fn a_server_that_is_killed_fails_the_program() {
+    const WITHIN: Duration = Duration::from_secs(10);
+    let stage = Stage::new("server-killed").unwrap();
+    let server = trusted(&stage);
+    let job = first_line(Job::start(stage.command_at(&server, PACED, &["5000"])).unwrap()).unwrap();
+    let sessions = server.sessions();
+    assert!(!sessions.is_empty());
+    tree::kill_all(&[server.front().cast_signed()]);
+    let killed = Instant::now();
+    let ended = job.finish().unwrap();
+    assert!(matches!(ended.exit, Exit::Code(code) if code != 0), "{:?}: {}", ended.exit, ended.stderr);
+    assert!(killed.elapsed() < WITHIN, "{:?}", killed.elapsed());
+    assert!(ended.stderr.contains("lost its session with the other machine"), "{}", ended.stderr);
+    tree::wait_until_gone(&sessions, killed, WITHIN).unwrap();
+    let refused = stage.command_at(&server, PACED, &["1"]).output().unwrap();
+    Failure::of(&refused).unwrap().expect(125, &["refused the connection"]);
 }
