@@ -18,6 +18,8 @@ struct Queue {
     regions: VecDeque<Arc<Region>>,
     /// That whose pages are being made.
     at_work: Option<Arc<Region>>,
+    /// Somebody gives up what is to come.
+    is_given_up: bool,
     is_over: bool,
 }
 
@@ -36,8 +38,10 @@ impl Returns {
         let mut queue = lock(&self.queue);
         let mut given_up = Vec::from(std::mem::take(&mut queue.regions));
         given_up.extend(queue.at_work.clone());
+        queue.is_given_up = true;
         let works = |queue: &mut Queue| queue.at_work.is_some();
-        drop(self.changed.wait_while(queue, works).unwrap_or_else(PoisonError::into_inner));
+        let mut queue = self.changed.wait_while(queue, works).unwrap_or_else(PoisonError::into_inner);
+        queue.is_given_up = false;
         given_up
     }
 
@@ -56,15 +60,22 @@ impl Returns {
         queue.at_work = if queue.is_over { None } else { queue.regions.pop_front() };
         queue.at_work.clone()
     }
+}
 
-    /// Some of a region's pages have been made; if there are more, they come behind those of others.
-    fn made(&self, region: Arc<Region>, has_more: bool) {
-        let mut queue = lock(&self.queue);
-        queue.at_work = None;
-        if has_more && !queue.is_over {
-            queue.regions.push_back(region);
+/// Some pages of a region are being made, until this is dropped, in whatever way; if there are more, they come behind those of others.
+struct AtWork<'a> {
+    returns: &'a Returns,
+    has_more: bool,
+}
+
+impl Drop for AtWork<'_> {
+    fn drop(&mut self) {
+        let mut queue = lock(&self.returns.queue);
+        let region = queue.at_work.take();
+        if self.has_more && !queue.is_given_up && !queue.is_over {
+            queue.regions.extend(region);
         }
-        self.changed.notify_all();
+        self.returns.changed.notify_all();
     }
 }
 
@@ -72,7 +83,7 @@ impl Returns {
 pub(crate) fn run(shared: &Shared) {
     let _ = shared.device.begun();
     while let Some(region) = shared.returns.next() {
-        let has_more = shared.comes_back(&region);
-        shared.returns.made(region, has_more);
+        let mut work = AtWork { returns: &shared.returns, has_more: false };
+        work.has_more = shared.comes_back(&region);
     }
 }

@@ -78,11 +78,11 @@ mod tests {
     use super::*;
 
     const LEAST: u64 = WriteOptions::LEAST_MEMORY;
+    const MUCH: Left = Left { available: 1 << 40, before_kills: None };
+
     fn of_each(limit: Option<u64>, sessions: usize, left: Left) -> Result<u64, Failure> {
         super::of_each(limit, sessions, &Location::Folder("/store".into()), left)
     }
-
-    const MUCH: Left = Left { available: 1 << 40, before_kills: None };
 
     fn left(bytes: u64) -> Left {
         Left { available: bytes, before_kills: Some(bytes) }

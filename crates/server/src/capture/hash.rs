@@ -24,7 +24,7 @@ const SUMMED: usize = 8;
 const WORDS: usize = SUMMED + 2;
 
 /// Two keys, as the kernel is given them.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(super) struct Key([[u64; WORDS]; 2]);
 
 impl Key {

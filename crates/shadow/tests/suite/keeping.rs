@@ -817,6 +817,72 @@ fn what_is_all_written_each_time_comes_back_by_itself() {
     assert_eq!(model.load(base + 10, 6), b"thread");
 }
 
+/// A region whose pages come back; whoever makes them waits, with some of them made and not there yet, until it is told to go on.
+fn coming_back(pages: usize) -> (Arc<Model>, (Keeper, Vec<Shadow>), Sender<()>) {
+    let ((there, is_there), (go, goes)) = (channel(), channel());
+    let goes = Mutex::new(goes);
+    let model = Model::hooked(move |step| {
+        if step == Step::Fetched && std::thread::current().name() == Some("shadow-returns") {
+            there.send(()).unwrap();
+            let _ = goes.lock().unwrap().recv();
+        }
+    });
+    let (keeper, shadows) = keep(&model, &[pages], 1, memory);
+    for round in 0..40_u8 {
+        drop(keeper.reach(Scope::All).unwrap());
+        keeper.settle().unwrap();
+        if is_there.recv_timeout(Duration::from_millis(100)).is_ok() {
+            return (model, (keeper, shadows), go);
+        }
+        (0..pages).for_each(|page| shadows[0].write(page * PAGE, &[round + 1]));
+    }
+    panic!("nothing comes back");
+}
+
+#[test]
+fn a_checkpoint_and_an_end_wait_for_what_comes_back_and_for_no_more() {
+    const PAGES: usize = 2500;
+    let (model, (keeper, shadows), go) = coming_back(PAGES);
+    let last = model.load(shadows[0].address(), 1);
+    std::thread::scope(|scope| {
+        let (done, is_done) = channel();
+        let keeper = &keeper;
+        scope.spawn(move || {
+            keeper.write_ahead().unwrap();
+            done.send(()).unwrap();
+        });
+        assert!(is_done.recv_timeout(Duration::from_millis(100)).is_err(), "it is being made");
+        go.send(()).unwrap();
+        is_done.recv().unwrap();
+    });
+    keeper.write_back().unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(model.returned.load(Ordering::Relaxed), 1, "8 MiB of it, and the rest is given up");
+    assert_eq!(shadows[0].read((PAGES - 1) * PAGE, 1), last);
+
+    let (_model, (keeper, shadows), go) = coming_back(PAGES);
+    std::thread::scope(|scope| {
+        let ended = scope.spawn(move || drop(keeper));
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(!ended.is_finished());
+        go.send(()).unwrap();
+    });
+    drop(shadows);
+}
+
+#[test]
+fn a_region_that_comes_back_may_be_freed() {
+    let (model, (keeper, shadows), go) = coming_back(700);
+    let base = shadows[0].address();
+    std::thread::scope(|scope| {
+        let keeper = &keeper;
+        scope.spawn(move || keeper.remove(base).unwrap());
+        go.send(()).unwrap();
+    });
+    assert!(keeper.remove(base).is_err());
+    drop((keeper, model));
+}
+
 /// Some cycles of a kernel that adds one to each byte, and of a thread that does the same, each of which takes at least so long as long as the region is not coherent.
 fn cycles(model: &Arc<Model>, keeper: &Keeper, shadow: &Shadow, bytes: usize, turns: u8, at_least: Duration) {
     let stream = Stream::new(model);
