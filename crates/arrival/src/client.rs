@@ -148,6 +148,12 @@ impl Session {
             Waiting::Lost(why) => return Err(lost(why)),
         }
         self.send(to, &Ask { number, what }, load)?;
+        // What it took to get there is not the other side's to answer for.
+        if let Waiting::For(waiting) = &mut *self.waiting()
+            && let Some(asked) = waiting.get_mut(&number)
+        {
+            asked.since = Instant::now();
+        }
         let gone = |_| match &*self.waiting() {
             Waiting::Lost(why) => lost(why),
             Waiting::For(_) => lost("it does not answer"),

@@ -140,22 +140,27 @@ fn whoever_waits_hears_that_the_session_is_lost() {
 #[test]
 fn whoever_does_nothing_is_given_up() {
     let within = Duration::from_millis(300);
-    let alive = |control: UnixStream| {
+    let alive = |control: UnixStream, answers: &'static [u8]| {
         std::thread::spawn(move || {
             let (mut from, mut to) = (control.try_clone().unwrap(), control);
-            std::thread::spawn(move || io::copy(&mut from, &mut io::sink()));
             to.write_all(b"DMmoves3").unwrap();
+            if !answers.is_empty() {
+                // What is asked behind the other's magic.
+                from.read_exact(&mut [0; 9]).unwrap();
+                to.write_all(answers).unwrap();
+            }
+            std::thread::spawn(move || io::copy(&mut from, &mut io::sink()));
             // An answer to nothing: a head of three bytes, and no load.
             while to.write_all(&[3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]).is_ok() {
                 std::thread::sleep(Duration::from_millis(20));
             }
         })
     };
-    let connected = || {
+    let connected = |answers: &'static [u8]| {
         let pairs: [_; 2] = std::array::from_fn(|_| UnixStream::pair().unwrap());
         let (ours, theirs): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
         let [control, bulk]: [UnixStream; 2] = theirs.try_into().unwrap();
-        let is_alive = alive(control);
+        let is_alive = alive(control, answers);
         (Arrival::connect(Wires::of_unix(ours).unwrap(), within).unwrap(), is_alive, bulk)
     };
     let begun = Instant::now();
@@ -163,17 +168,25 @@ fn whoever_does_nothing_is_given_up() {
         assert!(error.to_string().contains("not done within 0.3 s"), "{error}");
         assert!(begun.elapsed() < LONG);
     };
-    let (arrival, is_alive, _bulk) = connected();
+    let (arrival, is_alive, _bulk) = connected(&[]);
     given_up(arrival.folder("there").list("").unwrap_err());
     drop(arrival);
     is_alive.join().unwrap();
 
-    let (arrival, is_alive, _bulk) = connected();
+    let (arrival, is_alive, _bulk) = connected(&[]);
     let SayError::Unanswered(unanswered) = arrival.say(b"well", within).unwrap_err() else {
         panic!("it was asked")
     };
     given_up(unanswered);
     drop(arrival);
+    is_alive.join().unwrap();
+
+    // The file, which is number 1, is made (question 2), and nobody reads what is written to it.
+    let (arrival, is_alive, _bulk) = connected(&[3, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0]);
+    let mut file = arrival.folder("there").create("file").unwrap();
+    let written = (0..1000).try_for_each(|_| file.write_all(&[7; 100_000]));
+    given_up(written.unwrap_err());
+    drop((file, arrival));
     is_alive.join().unwrap();
 }
 

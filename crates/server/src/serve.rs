@@ -404,6 +404,7 @@ impl Server {
         // It is written already, but where nobody has asked for the end.
         self.end_profile();
         over();
+        session.shadows.await_rest();
         if let (Ok(Last::End), Some(rings)) = (&served, self.rings.take()) {
             // One that panicked has said so.
             let _ = rings.join();

@@ -320,9 +320,14 @@ impl Keeper {
         shared.active(|_| true).iter().try_for_each(|region| region.write_ahead(&shared.means()))
     }
 
-    /// Nothing is moved any more but for who touches a page: the session ends.
+    /// Nothing is moved any more but for who touches a page, and what is being moved: the session ends.
     pub fn rest(&self) {
         self.shared.returns.end();
+    }
+
+    /// Waits for what is being moved, behind [`Self::rest`].
+    pub fn await_rest(&self) {
+        drop(self.shared.returns.give_up());
     }
 
     /// Writes back all that the application has written. If it stands still and no region is coherent the device has the truth, alone.
@@ -338,8 +343,9 @@ impl Drop for Keeper {
     fn drop(&mut self) {
         self.rest();
         if rustix::io::write(&self.stop, &1u64.to_ne_bytes()).is_ok() {
-            // One that panicked has said so.
-            self.threads.drain(..).for_each(|thread| drop(thread.join()));
+            // One that panicked has said so; one may be who drops this.
+            let others = |thread: &JoinHandle<()>| thread.thread().id() != std::thread::current().id();
+            self.threads.drain(..).filter(others).for_each(|thread| drop(thread.join()));
         }
     }
 }

@@ -18,8 +18,8 @@ struct Queue {
     regions: VecDeque<Arc<Region>>,
     /// That whose pages are being made.
     at_work: Option<Arc<Region>>,
-    /// Somebody gives up what is to come.
-    is_given_up: bool,
+    /// How many give up what is to come.
+    giving_up: usize,
     is_over: bool,
 }
 
@@ -27,7 +27,8 @@ impl Returns {
     /// Has a region's pages come back, behind those of others.
     pub(crate) fn push(&self, region: &Arc<Region>) {
         let mut queue = lock(&self.queue);
-        if !queue.regions.iter().any(|other| Arc::ptr_eq(other, region)) {
+        let is_refused = queue.is_over || queue.giving_up > 0;
+        if !is_refused && !queue.regions.iter().any(|other| Arc::ptr_eq(other, region)) {
             queue.regions.push_back(Arc::clone(region));
             self.changed.notify_all();
         }
@@ -38,18 +39,19 @@ impl Returns {
         let mut queue = lock(&self.queue);
         let mut given_up = Vec::from(std::mem::take(&mut queue.regions));
         given_up.extend(queue.at_work.clone());
-        queue.is_given_up = true;
+        queue.giving_up += 1;
         let works = |queue: &mut Queue| queue.at_work.is_some();
         let mut queue = self.changed.wait_while(queue, works).unwrap_or_else(PoisonError::into_inner);
-        queue.is_given_up = false;
+        queue.giving_up -= 1;
         given_up
     }
 
-    /// The same, for good.
+    /// Nothing more comes back, but for what is being made.
     pub(crate) fn end(&self) {
-        lock(&self.queue).is_over = true;
+        let mut queue = lock(&self.queue);
+        queue.is_over = true;
+        queue.regions.clear();
         self.changed.notify_all();
-        drop(self.give_up());
     }
 
     /// Waits for a region; none at the end.
@@ -72,9 +74,11 @@ impl Drop for AtWork<'_> {
     fn drop(&mut self) {
         let mut queue = lock(&self.returns.queue);
         let region = queue.at_work.take();
-        if self.has_more && !queue.is_given_up && !queue.is_over {
+        if self.has_more && queue.giving_up == 0 && !queue.is_over {
             queue.regions.extend(region);
         }
+        // Pages come when they are touched, from then on.
+        queue.is_over |= std::thread::panicking();
         self.returns.changed.notify_all();
     }
 }

@@ -67,7 +67,7 @@ impl Default for Phase {
 impl Trial {
     /// Cycles that are timed; the median counts.
     const TIMED: usize = 8;
-    /// Of those that come after a change so many are not counted.
+    /// Of those that come after a change so many are left out of the median; what they lose counts.
     const FIRST: usize = 2;
     /// The pause after a trial that has failed, and the longest.
     const PAUSE: std::ops::RangeInclusive<u32> = 64..=4096;

@@ -221,7 +221,12 @@ impl Session {
             code.entry(device).or_insert_with(|| {
                 let linked = self.backend().link(ctx.raw, &[hash::input(&hash::code())], &[]);
                 linked
-                    .inspect_err(|error| tracing::info!(?error, "device memory is not compared"))
+                    .inspect_err(|error| {
+                        tracing::warn!(
+                            ?error,
+                            "device memory is not compared: each checkpoint reads all of it"
+                        );
+                    })
                     .ok()
                     .map(|linked| linked.code.into())
             });

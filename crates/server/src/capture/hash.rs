@@ -269,19 +269,49 @@ mod tests {
         fn the_device_hashes_as_the_processor_does(
             words in 1_usize..=5000, second in 0_usize..300, fill in 0..3, key in any::<u64>(), seed in any::<u64>(),
         ) {
-            // Zeros, all that can be carried, or anything.
-            let mut bytes = match fill {
+            // Of one chunk, or of a second one behind the first; zeros, all that can be carried, or anything.
+            let words = if second > 0 { CHUNK_SIZE / 16 + second } else { words };
+            let bytes = match fill {
                 0 => vec![0; words * 16],
                 1 => vec![0xff; words * 16],
                 _ => contents(seed, words),
             };
             let key = if fill == 1 { [[u64::MAX; WORDS]; 2] } else { random(key) };
-            // A second chunk behind the first.
-            let all = if second > 0 { CHUNK_SIZE + second * 16 } else { bytes.len() };
-            bytes.resize(all, 0);
             let found = Rig::new().hash(&bytes, key);
             let wanted: Vec<Hash> = bytes.chunks(CHUNK_SIZE).map(|chunk| hash(chunk, key)).collect();
             prop_assert_eq!(found, wanted);
+        }
+    }
+
+    /// Whatever is behind the last 64 KiB, and in each piece of it.
+    #[test]
+    fn chunks_of_any_length_are_hashed_to_their_end() {
+        const ROW: usize = 16 * THREADS as usize;
+        let rig = Rig::new();
+        let lengths = [
+            16,
+            ROW - 16,
+            ROW,
+            ROW + 16,
+            2 * ROW,
+            2 * ROW + 16,
+            3 * ROW - 16,
+            3 * ROW + 16,
+            4 * ROW + 16,
+            5 * ROW,
+        ];
+        for bytes in lengths {
+            let key = random(bytes as u64);
+            let mut content = contents(bytes as u64, bytes / 16);
+            let before = hash(&content, key);
+            assert_eq!(rig.hash(&content, key), [before], "{bytes}");
+            for at in (0..bytes).step_by(ROW).flat_map(|piece| [piece + 4, piece + 12]).chain([bytes - 1]) {
+                content[at] ^= 1;
+                let changed = hash(&content, key);
+                assert_eq!(rig.hash(&content, key), [changed], "{bytes}, at {at}");
+                assert_ne!(changed, before, "{bytes}, at {at}");
+                content[at] ^= 1;
+            }
         }
     }
 

@@ -425,6 +425,13 @@ impl Shadows {
         }
     }
 
+    /// Waits for what is being made still: whoever makes it has the session, and would end it.
+    pub(crate) fn await_rest(&self) {
+        if let Some(keeper) = self.keeper.get() {
+            keeper.await_rest();
+        }
+    }
+
     /// Has most of what the application has written on the device, while it goes on: [`Self::write_back`] has less to do then.
     ///
     /// # Errors

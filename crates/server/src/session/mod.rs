@@ -237,7 +237,6 @@ impl Session {
             self.link.wake(index);
         }
         self.link.control().ring_doorbell();
-        // Whoever is left holds the session no longer than a call.
         self.shadows.rest();
     }
 

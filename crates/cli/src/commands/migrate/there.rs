@@ -15,8 +15,10 @@ use std::time::Duration;
 use store::media::Media;
 use store::{CopyOptions, Delivery, Key, Store};
 
-/// How long the other machine may take for what is no start: the job may stand still meanwhile.
-const WITHIN: Duration = Duration::from_secs(300);
+/// How long the other machine may take for what is asked of its store, breaks of the line included: the job may stand still meanwhile.
+const WITHIN: Duration = Duration::from_secs(600);
+/// How much longer than `--start-within` it may say nothing of a start: that may have been allowed there, and each step behind that has a limit of its own.
+const BEHIND_START: Duration = Duration::from_secs(1800);
 
 /// The other machine.
 pub struct There {
@@ -64,7 +66,7 @@ impl There {
     /// Asks, and waits for as long as a start may take, and what is around it.
     fn ask<T: DeserializeOwned>(&self, question: &Question) -> Result<T, SayError> {
         let question = serde_json::to_vec(question).map_err(|error| SayError::Unsaid(error.into()))?;
-        let answer = self.arrival.say(&question, self.start_within.saturating_add(WITHIN))?;
+        let answer = self.arrival.say(&question, self.start_within.saturating_add(BEHIND_START))?;
         serde_json::from_slice(&answer).map_err(|error| SayError::Unanswered(error.into()))
     }
 

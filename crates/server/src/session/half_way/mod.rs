@@ -391,9 +391,14 @@ impl Session {
         };
         // Where there is no room blocks go on to their end, this time.
         let without = || {
+            let found = room(0)?;
             let bytes = flight.size.stopped(flight.frames).unwrap_or(u64::MAX);
-            self.half_way.tell(&flight.function, &AsItIs::Memory(bytes));
-            room(0)
+            tracing::warn!(
+                "blocks of the marked {} that have begun hold checkpoints until they end: {bytes} bytes of device memory for what is saved of it are not \
+                 there; leave some free",
+                flight.name()
+            );
+            Some(found)
         };
         let Some((stopped, capacity)) = room(flight.frames).or_else(without) else { return Ok(()) };
         stage.from = Some(std::mem::replace(&mut stage.stopped, stopped));
