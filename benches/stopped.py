@@ -5,9 +5,7 @@ from the request to stopped, as `dormouse checkpoint` tells it (`drain_ms`).
 """
 
 import argparse
-import json
 import os
-import pathlib
 import random
 import signal
 import statistics
@@ -15,8 +13,9 @@ import subprocess
 import tempfile
 import time
 
-HERE = pathlib.Path(__file__).resolve().parent
-DORMOUSE = HERE.parent / "bin" / "dormouse"
+import jobs
+from jobs import DORMOUSE, HERE
+
 
 
 def arguments() -> argparse.Namespace:
@@ -43,18 +42,14 @@ def stopped(given: argparse.Namespace, kernel: str, poll: str, store: str) -> li
         draw = random.Random(1)
         while len(told) < given.checkpoints:
             time.sleep(draw.uniform(0.02, 0.3))
-            said = subprocess.run([str(DORMOUSE), "checkpoint", "--json", name], capture_output=True, text=True)
-            if said.returncode != 0:
-                raise SystemExit(f"a checkpoint ended with {said.returncode}: {said.stderr}")
-            report = json.loads(said.stdout)
+            report = jobs.ask("checkpoint", name)
             if report["half_way"]:
                 told.append(report)
-            subprocess.run([str(DORMOUSE), "prune", "--store", store, "--keep-last", "1"], check=True, capture_output=True)
+            jobs.ask("prune", "--store", store, "--keep-last", "1")
         return told
     finally:
-        for each in json.loads(subprocess.run([str(DORMOUSE), "ps", "--json"], capture_output=True, text=True).stdout)["jobs"]:
-            if each["job"] == name:
-                os.kill(each["supervisor"], signal.SIGKILL)
+        for supervisor in jobs.supervisors(name):
+            os.kill(supervisor, signal.SIGKILL)
         job.wait()
 
 

@@ -18,8 +18,9 @@ import sys
 import tempfile
 import time
 
-HERE = pathlib.Path(__file__).resolve().parent
-DORMOUSE = HERE.parent / "bin" / "dormouse"
+import jobs
+from jobs import DORMOUSE, HERE
+
 NAME = f"whole-{os.getpid()}"
 
 
@@ -55,13 +56,7 @@ class Whole:
         return process, output
 
     def ask(self, *words: str, may_have_ended: bool = False) -> dict | None:
-        """What a command answers; nothing where it is about a job that has ended meanwhile, if it may have."""
-        said = subprocess.run([str(DORMOUSE), *words, "--json"], capture_output=True, text=True, timeout=self.left())
-        if may_have_ended and said.returncode in (3, 11) and not self.supervisors():
-            return None
-        if said.returncode != 0:
-            raise SystemExit(f"dormouse {words[0]} ended with {said.returncode}: {said.stdout}{said.stderr}")
-        return json.loads(said.stdout)
+        return jobs.ask(*words, timeout=self.left(), may_have_ended=NAME if may_have_ended else None)
 
     def until_printed(self, process: subprocess.Popen, output: pathlib.Path, lines: int) -> None:
         while output.read_bytes().count(b"\n") < lines and process.poll() is None:
@@ -109,14 +104,11 @@ class Whole:
         while time.monotonic() < until:
             if self.left() < 1:
                 raise SystemExit("the program has not ended within the limit")
-            has_ended = process.poll() is not None if process else not self.supervisors()
+            has_ended = process.poll() is not None if process else not jobs.supervisors(NAME, self.left())
             if has_ended:
                 return False
             time.sleep(0.2)
         return True
-
-    def supervisors(self) -> list[int]:
-        return [job["supervisor"] for job in self.ask("ps")["jobs"] if job["job"] == NAME]
 
     def restarted(self, image: str) -> tuple[bytes, float]:
         """What a restart of an image prints, and how long until it printed something."""
@@ -163,7 +155,7 @@ def main() -> int:
             whole.end = time.monotonic() + 10
             for process in whole.started:
                 process.kill()
-            for supervisor in whole.supervisors():
+            for supervisor in jobs.supervisors(NAME, whole.left()):
                 os.kill(supervisor, signal.SIGKILL)
 
 

@@ -88,8 +88,7 @@ pub fn zig(workspace: &Workspace) -> PathBuf {
 
 /// Drops what only a debugger or a linker reads: a kit has it.
 fn strip(bundle: &Path) -> anyhow::Result<()> {
-    let folders = ["bin", "lib", "lib/criu", "python/dormouse", "guests", "bench", "checks"];
-    for file in symbols::binaries(bundle, &folders)? {
+    for file in symbols::binaries(bundle)? {
         quiet(Command::new("strip").arg("--strip-all").arg(file))?;
     }
     // What only the compiler reads is three quarters of an archive of Rust's.

@@ -70,13 +70,13 @@ struct Bed {
 }
 
 /// What each server takes while it writes where there is so much `room`, bytes.
-fn memory_of_each(sessions: usize, room: u64, store: &Location) -> Result<u64, Failure> {
+fn memory_of_each(sessions: usize, room: u64, sending: u64) -> Result<u64, Failure> {
     if sessions == 0 {
         return Ok(0);
     }
     let writers = sessions as u64 + 1;
     let limit = (MEMORY * writers).min(room / PART).max(WriteOptions::LEAST_MEMORY * writers);
-    memory::of_each(Some(limit), sessions, store, memory::Left::now())
+    memory::of_each(Some(limit), sessions, sending, memory::Left::now())
 }
 
 impl Drop for Bed {
@@ -98,8 +98,8 @@ impl Bed {
     /// For the servers of so many sessions: in this machine's memory, or in what is `beside` a job's images.
     fn new(sessions: usize, beside: Option<(&Access, &str)>) -> Result<Self, Failure> {
         let room = host::memory::available();
-        let in_memory = Location::Folder(PathBuf::new());
-        let memory = memory_of_each(sessions, room, beside.map_or(&in_memory, |(store, _)| &store.at))?;
+        let sending = beside.map_or(0, |(store, _)| store.at.taken_by_writers());
+        let memory = memory_of_each(sessions, room, sending)?;
         let room = room.saturating_sub(memory * sessions as u64);
         let tmpfs = host::Scratch::for_long_files(room).map_err(|error| {
             Failure::new(Kind::Failed, format!("there is no memory to suspend to: {}", Chain(&error)))

@@ -9,10 +9,13 @@ use anyhow::{Context, bail};
 
 use crate::process::quiet;
 
-/// The programs and libraries in some of the bundle's folders.
-pub fn binaries(bundle: &Path, folders: &[&str]) -> anyhow::Result<Vec<PathBuf>> {
+/// Where the bundle has programs and libraries of ours.
+const FOLDERS: [&str; 7] = ["bin", "checks", "lib", "lib/criu", "python/dormouse", "guests", "bench"];
+
+/// The programs and libraries of ours in the bundle.
+pub fn binaries(bundle: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
-    for folder in folders {
+    for folder in FOLDERS {
         let folder = bundle.join(folder);
         for entry in
             std::fs::read_dir(&folder).with_context(|| format!("cannot list {}", folder.display()))?
@@ -29,8 +32,7 @@ pub fn binaries(bundle: &Path, folders: &[&str]) -> anyhow::Result<Vec<PathBuf>>
 /// Fails when one of our programs, libraries or guests needs a symbol newer than `limit`, and names it.
 pub fn check(bundle: &Path, limit: &str) -> anyhow::Result<()> {
     let limit = version(limit).context("the limit is a version")?;
-    let folders = ["bin", "checks", "lib", "lib/criu", "python/dormouse", "guests", "bench"];
-    for file in binaries(bundle, &folders)? {
+    for file in binaries(bundle)? {
         let output = quiet(Command::new("objdump").arg("--dynamic-syms").arg(&file))?;
         let table = String::from_utf8_lossy(&output.stdout);
         if let Some(line) = newer_than(&table, &limit) {

@@ -1,17 +1,13 @@
 //! How much memory those take who write what a job has: the servers of its sessions, and the supervisor.
 
 use crate::error::{Failure, Kind};
-use store::{Location, WriteOptions};
+use store::WriteOptions;
 
 /// What they take where nobody says how much they may, and for each of them no less than the second; bytes.
 const MEMORY: u64 = 256 << 20;
 const LITTLE: u64 = 48 << 20;
 /// What each takes beside that, whatever store it is: what a server registers with the driver, and what CRIU has; bytes.
 const BESIDE: u64 = 16 << 20;
-
-fn beside(store: &Location) -> u64 {
-    BESIDE + store.taken_by_writers()
-}
 
 /// What there is for them, and for the program, bytes.
 #[derive(Clone, Copy)]
@@ -30,16 +26,12 @@ impl Left {
 }
 
 /// What of a `limit` on all of them each takes, bytes; where there is none they take [`MEMORY`] or more. They take no more than half of what is available, as
-/// long as that is enough, and nothing where the kernel would have to kill somebody: that would be whoever has most of it, the program.
+/// long as that is enough, and nothing where the kernel would have to kill somebody: that would be whoever has most of it, the program. What a writer takes for what it
+/// is `sending` to a store comes on top.
 ///
 /// # Errors
 /// [`Kind::Usage`] where the limit is too low, [`Kind::Failed`] where too little is left.
-pub(crate) fn of_each(
-    limit: Option<u64>,
-    sessions: usize,
-    store: &Location,
-    left: Left,
-) -> Result<u64, Failure> {
+pub(crate) fn of_each(limit: Option<u64>, sessions: usize, sending: u64, left: Left) -> Result<u64, Failure> {
     let writers = sessions as u64 + 1;
     let mib = |bytes: u64| bytes.div_ceil(1 << 20);
     let least = writers * WriteOptions::LEAST_MEMORY;
@@ -52,7 +44,7 @@ pub(crate) fn of_each(
         );
         return Err(Failure::new(Kind::Usage, message));
     }
-    let beside = writers * beside(store);
+    let beside = writers * (BESIDE + sending);
     if let Some(left) = left.before_kills.filter(|left| *left < least + beside) {
         let message = format!(
             "{} MiB of memory are left on this machine, or by the limit of the supervisor's control group, and to write what the job has takes \
@@ -66,10 +58,10 @@ pub(crate) fn of_each(
     Ok(wanted.min((free / 2).max(least)) / writers)
 }
 
-/// What those of so many sessions take all together, where each takes so much, and what is to be left then: copies of processes are not made
+/// What those of so many sessions take all together, where each takes so much and what it is `sending`, and what is to be left then: copies of processes are not made
 /// where they would have to make room at once. Bytes.
-pub(crate) fn beside_copies(each: u64, sessions: usize, store: &Location) -> u64 {
-    (sessions as u64 + 1) * (each + beside(store)) + host::memory::SHORT
+pub(crate) fn beside_copies(each: u64, sessions: usize, sending: u64) -> u64 {
+    (sessions as u64 + 1) * (each + BESIDE + sending) + host::memory::SHORT
 }
 
 #[cfg(test)]
@@ -81,7 +73,7 @@ mod tests {
     const MUCH: Left = Left { available: 1 << 40, before_kills: None };
 
     fn of_each(limit: Option<u64>, sessions: usize, left: Left) -> Result<u64, Failure> {
-        super::of_each(limit, sessions, &Location::Folder("/store".into()), left)
+        super::of_each(limit, sessions, 0, left)
     }
 
     fn left(bytes: u64) -> Left {
@@ -105,14 +97,12 @@ mod tests {
 
     #[test]
     fn what_is_sent_to_a_bucket_counts() {
-        let bucket = Location::parse("s3://bucket".as_ref()).unwrap();
-        let enough = LEAST + beside(&bucket);
-        assert!(enough > LEAST + BESIDE);
-        assert_eq!(super::of_each(None, 0, &bucket, left(enough)).unwrap(), LEAST);
-        assert!(super::of_each(None, 0, &bucket, left(enough - 1)).is_err());
-        let more =
-            beside_copies(LEAST, 0, &bucket) - beside_copies(LEAST, 0, &Location::Folder("/store".into()));
-        assert_eq!(more, bucket.taken_by_writers());
+        let sending = store::Location::parse("s3://bucket".as_ref()).unwrap().taken_by_writers();
+        assert!(sending > 0);
+        let enough = LEAST + BESIDE + sending;
+        assert_eq!(super::of_each(None, 0, sending, left(enough)).unwrap(), LEAST);
+        assert!(super::of_each(None, 0, sending, left(enough - 1)).is_err());
+        assert_eq!(beside_copies(LEAST, 0, sending) - beside_copies(LEAST, 0, 0), sending);
     }
 
     #[test]

@@ -73,8 +73,8 @@ pub fn take(
     }
     let criu = criu()?;
     let access = job.access(options);
-    let at = access.at.clone();
-    let of_each = || memory::of_each(options.memory, job.sessions.all().len(), &at, memory::Left::now());
+    let sending = access.at.taken_by_writers();
+    let of_each = || memory::of_each(options.memory, job.sessions.all().len(), sending, memory::Left::now());
     let memory = of_each()?;
     let (store, draft, writer) =
         begin(job, &access, write_options(options, hand_over, memory), (events, unwatched))?;
@@ -113,7 +113,7 @@ pub fn take(
         }
         // What was left before may be gone.
         cut.memory = of_each()?;
-        let writing = memory::beside_copies(cut.memory, job.sessions.all().len(), &at);
+        let writing = memory::beside_copies(cut.memory, job.sessions.all().len(), sending);
         let memory = job.job.memory(&host::DumpOptions::default());
         let work = WorkFolder::beside(memory, writing)?;
         let used = job.job.tmpfs().used();

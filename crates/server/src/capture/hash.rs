@@ -60,8 +60,8 @@ pub(super) fn code() -> String {
     for line in include_str!("hash.ptx").lines() {
         let expanded = match line.trim().split_once(' ') {
             Some(("MIX", step)) => Some(mix(step)),
-            Some(("ADD", hash)) => Some(add(hash)),
-            Some(("SUM", hash)) => Some(sum(hash)),
+            Some(("ADD", hash)) => hash.parse().ok().map(add),
+            Some(("SUM", hash)) => hash.parse().ok().map(sum),
             _ => None,
         };
         // A `String` takes everything.
@@ -117,9 +117,8 @@ shr.u64 %u, %h, 32;\nadd.u64 %v, %v, %u;\nand.b64 %h, %h, 0xffffffff;\nshl.b64 %
 }
 
 /// A thread's part, added to the block's; `%d0` tells threads apart.
-fn add(hash: &str) -> String {
-    let is_second = usize::from(hash == "1");
-    let (seed, sums) = (size_of::<u64>() * (WORDS * is_second + WORDS - 1), 12 * is_second);
+fn add(hash: usize) -> String {
+    let (seed, sums) = (size_of::<u64>() * (WORDS * hash + WORDS - 1), 12 * hash);
     let product = product(&format!("%s{hash}"), "%q");
     format!(
         "ld.param.u64 %q, [keys + {seed}];
@@ -150,8 +149,8 @@ red.shared.add.u32 [sums + {}], %part2;
 }
 
 /// The block's sum, reduced: `%s` with the hash's number.
-fn sum(hash: &str) -> String {
-    let sums = if hash == "1" { 12 } else { 0 };
+fn sum(hash: usize) -> String {
+    let sums = 12 * hash;
     format!(
         "ld.shared.u32 %part0, [sums + {sums}];
 ld.shared.u32 %part1, [sums + {}];
