@@ -143,7 +143,7 @@ fn a_folder_that_a_job_was_in_is_missed_by_name() {
 #[test]
 fn whoever_traces_the_job_is_named() {
     let stage = Stage::new("watched-by").unwrap();
-    let job = stage.started(PACED, &["1500"]).unwrap();
+    let job = stage.held(PACED, &["400"]).unwrap();
     let guest = tree::descendants(job.pid()).unwrap().into_iter().find(|pid| {
         fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim_end() == PACED)
     });
@@ -221,8 +221,7 @@ fn images_are_removed_and_the_others_and_the_job_are_not_concerned() {
     assert_eq!(fs::read_dir(stage.place().store().join("packs")).unwrap().count(), 0);
     // All of it is written again.
     let again = stage.checkpoint(After::Stop).unwrap();
-    stage.let_end().unwrap();
-    output.extend(job.finish().unwrap().stdout);
+    output.extend(stage.finish(job).unwrap().stdout);
     assert!(ask("verify", &[&again]).status.success());
     let last = stage.place().restart(stage.name()).unwrap().finish().unwrap();
     assert_eq!(last.exit, Exit::Code(0), "{}", last.stderr);

@@ -41,12 +41,14 @@ fn a_job_goes_on_from_an_encrypted_store_by_who_has_the_key() {
     let (place, key) = (stage.place(), key(&stage));
     let whole = stage.undisturbed(&ARGS).unwrap().stdout;
     let flags = ["--encrypt", RECIPIENT, "--key", key.to_str().unwrap()];
-    let job = first_line(Job::start(stage.command_with(&flags, PACED, &ARGS)).unwrap()).unwrap();
+    let mut command = stage.command_with(&flags, PACED, &ARGS);
+    stage.hold(&mut command);
+    let job = first_line(Job::start(command).unwrap()).unwrap();
     // The second reads what the first has written.
     for after in [After::LeaveRunning, After::Stop] {
         stage.checkpoint(after).unwrap();
     }
-    let ended = job.finish().unwrap();
+    let ended = stage.finish(job).unwrap();
     // Which is to be typed as it is.
     assert!(ended.stderr.contains(&format!(" --key {} ", key.display())), "{}", ended.stderr);
 

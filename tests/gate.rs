@@ -68,8 +68,7 @@ fn two_checkpoints_at_once() {
         let mut verify = stage.place().dormouse("verify");
         assert!(verify.arg("--store").arg(stage.place().store()).arg(image).status().unwrap().success());
     }
-    stage.let_end().unwrap();
-    assert_eq!(job.finish().unwrap().exit, Exit::Code(0));
+    assert_eq!(stage.finish(job).unwrap().exit, Exit::Code(0));
 }
 
 /// Who stops a job waits for a checkpoint that is under way.
@@ -126,8 +125,7 @@ fn a_job_that_still_runs_is_not_restarted() {
     let image = stage.checkpoint(After::LeaveRunning).unwrap();
     let output = stage.place().restart_command(&image).output().unwrap();
     Failure::of(&output).unwrap().expect(125, &[stage.name(), "running"]);
-    stage.let_end().unwrap();
-    assert_eq!(job.finish().unwrap().exit, Exit::Code(0));
+    assert_eq!(stage.finish(job).unwrap().exit, Exit::Code(0));
 }
 
 #[test]

@@ -31,8 +31,7 @@ fn a_job_goes_on_to_the_same_end_and_can_be_checkpointed_at_once() {
 
     let job = dormouse_tests::first_line(restarted_lazily(&stage, &image)).unwrap();
     let second = stage.checkpoint(After::LeaveRunning).unwrap();
-    stage.let_end().unwrap();
-    let finished = job.finish().unwrap();
+    let finished = stage.finish(job).unwrap();
     assert_eq!(finished.exit, Exit::Code(0), "{}", finished.stderr);
     assert!(!finished.stdout.is_empty() && native.ends_with(&finished.stdout));
 
@@ -62,8 +61,7 @@ fn memory_that_cannot_be_read_ends_the_job_by_name() {
     let stage = Stage::new("lazily-rotten").unwrap();
     let job = stage.held(PACED, &ARGS).unwrap();
     let image = stage.checkpoint(After::Stop).unwrap();
-    stage.let_end().unwrap();
-    job.finish().unwrap();
+    stage.finish(job).unwrap();
 
     let packs = fs::read_dir(stage.place().store().join("packs")).unwrap();
     let packs: Vec<PathBuf> = packs.map(|entry| entry.unwrap().path()).collect();

@@ -196,8 +196,9 @@ impl Stage {
         command
     }
 
-    /// Holds the guests that a command runs, likewise.
+    /// Holds the guests that a command runs, likewise, whatever those before were told.
     pub fn hold(&self, command: &mut Command) {
+        let _ = std::fs::remove_file(self.told());
         command.env("GUEST_LAST_LINE_AFTER", self.told());
     }
 
@@ -209,6 +210,12 @@ impl Stage {
     /// Lets guests that are held come to their end, those that are restarted later also.
     pub fn let_end(&self) -> anyhow::Result<()> {
         std::fs::write(self.told(), "").context("cannot tell the guests to end")
+    }
+
+    /// Lets a job come to its end, and waits for that.
+    pub fn finish(&self, job: Job) -> anyhow::Result<Finished> {
+        self.let_end()?;
+        job.finish()
     }
 
     /// Takes a checkpoint that must succeed, and answers with the image.

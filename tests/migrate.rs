@@ -103,9 +103,10 @@ fn who_is_interrupted_says_what_becomes_of_the_job() {
 fn who_moves_a_job_to_here_may_be_killed() {
     let stage = Stage::new("killed-mover").unwrap();
     let whole = stage.undisturbed(&ARGS).unwrap();
-    let job = stage.started(PACED, &ARGS).unwrap();
+    let job = stage.held(PACED, &ARGS).unwrap();
     let mut moving = migrate(&stage, "here", &[]).stdout(Stdio::null()).spawn().unwrap();
     let left = job.finish().unwrap();
+    stage.let_end().unwrap();
     moving.kill().unwrap();
     moving.wait().unwrap();
     assert_eq!(left.exit, Exit::Signal(9), "{}", left.stderr);
@@ -123,7 +124,7 @@ fn who_moves_a_job_to_here_may_be_killed() {
 fn a_key_without_that_right_brings_no_job() {
     let stage = Stage::new("no-right").unwrap();
     let whole = stage.undisturbed(&ARGS).unwrap();
-    let job = stage.started(PACED, &ARGS).unwrap();
+    let job = stage.held(PACED, &ARGS).unwrap();
     let there = stage.place().folder.join("there");
     let refused = |server: &Served, words: &[&str]| {
         let mut command = migrate(&stage, &server.address, &[]);
@@ -140,7 +141,7 @@ fn a_key_without_that_right_brings_no_job() {
     serves.is_trusted().unwrap();
     refused(&serves, &["`dormouse serve` that listens on this port, and not `dormouse receive`"]);
     assert_eq!(stage.images().unwrap().len(), 0, "nothing was begun");
-    let finished = job.finish().unwrap();
+    let finished = stage.finish(job).unwrap();
     assert_eq!((finished.exit, finished.stdout), (Exit::Code(0), whole.stdout), "{}", finished.stderr);
 }
 
@@ -165,17 +166,17 @@ fn hand_over(stage: &Stage, word: &Value, waits: bool) -> Option<Value> {
 fn whoever_moves_a_job_and_dies_leaves_it_in_one_place() {
     let stage = Stage::new("left-alone").unwrap();
     let whole = stage.undisturbed(&ARGS).unwrap();
-    let job = stage.started(PACED, &ARGS).unwrap();
+    let job = stage.held(PACED, &ARGS).unwrap();
     // Gone before anything could run elsewhere: it goes on.
     hand_over(&stage, &Value::Null, false);
     let kept = hand_over(&stage, &json!({ "word": "kept", "why": "no room there" }), true).unwrap();
     assert_eq!(kept["event"], "failed", "{kept}");
     let message = kept["message"].as_str().unwrap();
     assert!(message.contains("goes on where it was: no room there"), "{message}");
-    let finished = job.finish().unwrap();
+    let finished = stage.finish(job).unwrap();
     assert_eq!((finished.exit, &finished.stdout), (Exit::Code(0), &whole.stdout), "{}", finished.stderr);
     // When it may run there, it does not go on here, whoever is gone.
-    let job = stage.started(PACED, &ARGS).unwrap();
+    let job = stage.held(PACED, &ARGS).unwrap();
     hand_over(&stage, &json!({ "word": "starting", "place": "elsewhere" }), false);
     let ended = job.finish().unwrap();
     assert_eq!(ended.exit, Exit::Signal(9), "{}", ended.stderr);
@@ -184,6 +185,7 @@ fn whoever_moves_a_job_and_dies_leaves_it_in_one_place() {
         assert!(ended.stderr.contains(word), "{word} in {}", ended.stderr);
     }
     // From its image it can go on all the same.
+    stage.let_end().unwrap();
     let rest = testkit::job::Job::start(stage.place().restart_command(&image)).unwrap().finish().unwrap();
     assert_eq!([ended.stdout, rest.stdout].concat(), whole.stdout);
 }
@@ -228,12 +230,13 @@ fn silence(job: &testkit::job::Job, file: &Path) -> Duration {
 fn a_job_that_cannot_go_on_with_other_options_goes_on_without() {
     let stage = Stage::new("as-it-was").unwrap();
     let whole = stage.undisturbed(&ARGS).unwrap();
-    let job = stage.started(PACED, &ARGS).unwrap();
+    let job = stage.held(PACED, &ARGS).unwrap();
     let refused = migrate(&stage, "here", &["--trace", "/no/such/folder/trace"]).output().unwrap();
     let failure = Failure::of(&refused).unwrap();
     failure.expect(1, &["/no/such/folder", "goes on as it was, from image", "with process"]);
     let left = job.finish().unwrap();
     assert_eq!(left.exit, Exit::Signal(9), "{}", left.stderr);
+    stage.let_end().unwrap();
     let after = failure.message.split_once("with process ").unwrap().1;
     let supervisor: String = after.chars().take_while(char::is_ascii_digit).collect();
     let log = |which| output(&stage).join(format!("{}.{which}", stage.name()));
@@ -269,7 +272,7 @@ fn rounds_that_do_not_converge_end() {
 fn two_who_move_one_job_do_not_double_it() {
     let stage = Stage::new("two-movers").unwrap();
     let whole = stage.undisturbed(&ARGS).unwrap();
-    let job = stage.started(PACED, &ARGS).unwrap();
+    let job = stage.held(PACED, &ARGS).unwrap();
     let movers: Vec<_> = [(); 2]
         .map(|()| migrate(&stage, "here", &[]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
         .into_iter()
@@ -279,7 +282,7 @@ fn two_who_move_one_job_do_not_double_it() {
     let ([moved], [refused]) = (&moved[..], &refused[..]) else { panic!("{moved:?}\n{refused:?}") };
     let failure = Failure::of(refused).unwrap();
     assert!([3, 4, 11].contains(&failure.code.unwrap()), "{failure:?}");
-    let left = job.finish().unwrap();
+    let left = stage.finish(job).unwrap();
     let rest = wait_for_end(&report(moved));
     assert_eq!([left.stdout, rest].concat(), whole.stdout, "{failure:?}");
 }
@@ -288,7 +291,7 @@ fn two_who_move_one_job_do_not_double_it() {
 fn a_job_goes_on_with_other_options() {
     let stage = Stage::new("moves-here").unwrap();
     let whole = stage.undisturbed(&ARGS).unwrap();
-    let job = stage.started(PACED, &ARGS).unwrap();
+    let job = stage.held(PACED, &ARGS).unwrap();
     let mut moving = migrate(&stage, "here", &["--every", "1h"]);
     let (moved, stood_still) = std::thread::scope(|scope| {
         let moving = scope.spawn(|| report(&moving.output().unwrap()));
@@ -299,6 +302,7 @@ fn a_job_goes_on_with_other_options() {
     let left = job.finish().unwrap();
     assert_eq!(left.exit, Exit::Signal(9), "{}", left.stderr);
     assert!(left.stderr.contains("the job goes on at this machine"), "{}", left.stderr);
+    stage.let_end().unwrap();
     let rest = wait_for_end(&moved);
     assert_eq!([left.stdout, rest].concat(), whole.stdout);
     // What was taken ahead is gone.
@@ -318,7 +322,7 @@ fn a_job_goes_on_with_other_options() {
 fn what_cannot_go_on_there_is_refused_before_it_is_stopped() {
     let stage = Stage::new("stays-here").unwrap();
     let whole = stage.undisturbed(&ARGS).unwrap();
-    let job = stage.started(PACED, &ARGS).unwrap();
+    let job = stage.held(PACED, &ARGS).unwrap();
     let refused = |options: &[&str], code, words: &[&str]| {
         let output = migrate(&stage, "here", options).output().unwrap();
         Failure::of(&output).unwrap().expect(code, words);
@@ -327,6 +331,6 @@ fn what_cannot_go_on_there_is_refused_before_it_is_stopped() {
     refused(&["--device", "gpu"], 8, &["--device gpu"]);
     refused(&["--nmae", "x"], 2, &["--nmae"]);
     refused(&["--store", "/elsewhere"], 2, &["--store"]);
-    let finished = job.finish().unwrap();
+    let finished = stage.finish(job).unwrap();
     assert_eq!((finished.exit, finished.stdout), (Exit::Code(0), whole.stdout), "{}", finished.stderr);
 }

@@ -302,8 +302,7 @@ fn what_is_slow_when_it_may_run_there_goes_on_there() {
     std::thread::sleep(WITHIN + Duration::from_secs(1));
     signal(server, Signal::CONT);
     let moved = report(&moving.ended());
-    stage.let_end().unwrap();
-    let left = job.finish().unwrap();
+    let left = stage.finish(job).unwrap();
     assert_eq!(left.exit, Exit::Signal(9), "{}", left.stderr);
     let rest = wait_for_end(&moved);
     let whole = stage.undisturbed(&ARGS).unwrap();

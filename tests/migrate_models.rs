@@ -30,12 +30,12 @@ fn on_linux_2_6(command: &mut Command) {
 fn code_for_other_models_alone_is_refused_before_a_job_is_stopped() {
     let stage = Stage::new("older-model").unwrap();
     let whole = stage.undisturbed(&ARGS).unwrap();
-    let job = stage.started(PACED, &ARGS).unwrap();
+    let job = stage.held(PACED, &ARGS).unwrap();
     let refused = to_model(&stage, "80").output().unwrap();
     let words = ["the module of", "cannot be made again", "sm_90", "compute_90", "code=compute_80"];
     Failure::of(&refused).unwrap().expect(8, &words);
     assert_eq!(stage.images().unwrap().len(), 0, "something was taken and is left");
-    let finished = job.finish().unwrap();
+    let finished = stage.finish(job).unwrap();
     assert_eq!((finished.exit, finished.stdout), (Exit::Code(0), whole.stdout), "{}", finished.stderr);
 }
 
@@ -43,11 +43,11 @@ fn code_for_other_models_alone_is_refused_before_a_job_is_stopped() {
 fn what_a_program_may_have_kept_is_told() {
     let stage = Stage::new("newer-model").unwrap();
     let whole = stage.undisturbed(&ARGS).unwrap();
-    let job = stage.started(PACED, &ARGS).unwrap();
+    let job = stage.held(PACED, &ARGS).unwrap();
     let mut command = to_model(&stage, "100");
     on_linux_2_6(&mut command);
     let moved = report(&command.output().unwrap());
-    let left = job.finish().unwrap();
+    let left = stage.finish(job).unwrap();
     let rest = wait_for_end(&moved);
     assert_eq!([left.stdout, rest].concat(), whole.stdout);
     let kernel = rustix::system::uname().release().to_string_lossy().into_owned();

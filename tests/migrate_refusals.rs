@@ -43,7 +43,9 @@ fn what_the_other_machine_lacks_is_named_before_a_job_is_stopped() {
         guest.display(),
         ARGS.join(" ")
     );
-    let job = first_line(Job::start(stage.shell(&script)).unwrap()).unwrap();
+    let mut command = stage.shell(&script);
+    stage.hold(&mut command);
+    let job = first_line(Job::start(command).unwrap()).unwrap();
     let (programs, log, around) = (guest.parent().unwrap(), cwd.join("log"), cwd.join("out"));
     let [program, file, work] =
         [&guest, &log.join("file"), &cwd.join("out/work")].map(|path| path.display().to_string());
@@ -77,7 +79,7 @@ fn what_the_other_machine_lacks_is_named_before_a_job_is_stopped() {
     {
         Failure::of(&moved_to(&stage, &server, flags)).unwrap().expect(4, &[words]);
     }
-    let finished = job.finish().unwrap();
+    let finished = stage.finish(job).unwrap();
     assert_eq!((finished.exit, finished.stdout), (Exit::Code(0), whole.stdout), "{}", finished.stderr);
 }
 
@@ -87,7 +89,8 @@ fn a_job_with_an_encrypted_store_moves_to_who_has_the_key() {
     let (there, key) = (there(&stage), key(&stage));
     let whole = stage.undisturbed(&ARGS).unwrap().stdout;
     let key = key.to_str().unwrap();
-    let command = stage.command_with(&["--encrypt", RECIPIENT, "--key", key], PACED, &ARGS);
+    let mut command = stage.command_with(&["--encrypt", RECIPIENT, "--key", key], PACED, &ARGS);
+    stage.hold(&mut command);
     let job = first_line(Job::start(command).unwrap()).unwrap();
     let images = |store: &Path, keys: &[&str]| {
         let output = stage.place().dormouse("ls").args(["--json", "--store"]).arg(store).args(keys).output();
@@ -108,7 +111,7 @@ fn a_job_with_an_encrypted_store_moves_to_who_has_the_key() {
     };
     let server = apart(|| stage.receiving_with(&there, &["--jobs"], "127.0.0.1", keyed)).unwrap();
     let moved = report(&moved_to(&stage, &server, &["--key", key]));
-    let left = job.finish().unwrap();
+    let left = stage.finish(job).unwrap();
     assert_eq!(left.exit, Exit::Signal(9), "{}", left.stderr);
     assert_eq!([left.stdout, wait_for_end(&moved)].concat(), whole);
     for store in [near, server_store] {

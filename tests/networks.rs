@@ -90,7 +90,7 @@ fn a_job_moves_to_another_machine() {
         server.known_to(&mut command);
         command.output().unwrap()
     };
-    let job = first_line(Job::start(stage.command(PACED, &args)).unwrap()).unwrap();
+    let job = stage.held(PACED, &args).unwrap();
     // What cannot be started there goes on here.
     let refused = migrate(&[], &["--trace", "/no/such/folder/trace"]);
     Failure::of(&refused).unwrap().expect(1, &["the job goes on where it was", "/no/such/folder"]);
@@ -100,6 +100,7 @@ fn a_job_moves_to_another_machine() {
     assert_eq!(left.exit, Exit::Signal(9), "{}", left.stderr);
     let place = format!("the job goes on at {}", server.address);
     assert!(left.stderr.contains(&place), "{}", left.stderr);
+    stage.let_end().unwrap();
     let rest = wait_for_end(&moved);
     assert_eq!([left.stdout, rest].concat(), whole);
     // One image is left of all that: here, and there with all that it needs.
@@ -112,9 +113,11 @@ fn a_job_moves_to_another_machine() {
     };
     assert!(verify(&there.join("store")).status.success(), "{:?}", verify(&there.join("store")));
     // Where both see the job's store, nothing is sent; the name is free again here, and there.
-    let job = first_line(Job::start(stage.place().restart_command(image)).unwrap()).unwrap();
+    let mut restart = stage.place().restart_command(image);
+    stage.hold(&mut restart);
+    let job = first_line(Job::start(restart).unwrap()).unwrap();
     let moved = report(&migrate(&["--shared-store", "--name", "other"], &[]));
-    let left = job.finish().unwrap();
+    let left = stage.finish(job).unwrap();
     assert_eq!((left.exit, &moved["last"]["sent"]), (Exit::Signal(9), &Value::from(0)), "{}", left.stderr);
     let rest = wait_for_end(&moved);
     let end = [left.stdout, rest].concat();
@@ -132,9 +135,11 @@ fn a_network_is_the_only_way_between_a_program_and_its_device() {
     // And an image is made here, of memory that is there.
     let args = ["600"];
     let whole = stage.undisturbed(&args).unwrap().stdout;
-    let job = first_line(Job::start(stage.command_at(&server, PACED, &args)).unwrap()).unwrap();
+    let mut command = stage.command_at(&server, PACED, &args);
+    stage.hold(&mut command);
+    let job = first_line(Job::start(command).unwrap()).unwrap();
     let image = stage.checkpoint(After::Stop).unwrap();
-    let mut printed = job.finish().unwrap().stdout;
+    let mut printed = stage.finish(job).unwrap().stdout;
     let ended = Job::start(stage.restart_at(&server, &image)).unwrap().finish().unwrap();
     printed.extend(ended.stdout);
     assert_eq!(ended.exit, Exit::Code(0), "{}", ended.stderr);

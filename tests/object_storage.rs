@@ -26,6 +26,7 @@ fn run(stage: &Stage, env: &[(&'static str, String)]) -> Job {
     let mut command = dormouse(stage, env, "run");
     command.args(["--name", stage.name(), "--device", stage.place().device.flag(), "--"]);
     command.arg(stage.guest(PACED)).args(ARGS).env("A_MARK", "of-the-job's-own");
+    stage.hold(&mut command);
     first_line(Job::start(command).unwrap()).unwrap()
 }
 
@@ -60,6 +61,7 @@ fn a_job_that_was_killed_goes_on_from_a_bucket() {
         assert_eq!(listed(&stage, &server).len(), n);
     }
     stage.place().kill_everything(job).unwrap();
+    stage.let_end().unwrap();
 
     // What leads to the store is not in the images: they have the job's environment, without that.
     let content = server.content().unwrap();

@@ -10,7 +10,8 @@ use testkit::place::{After, Device};
 
 const ARGS: [&str; 1] = ["800"];
 
-fn begun(command: Command) -> Job {
+fn begun(stage: &Stage, mut command: Command) -> Job {
+    stage.hold(&mut command);
     first_line(Job::start(command).unwrap()).unwrap()
 }
 
@@ -44,10 +45,10 @@ fn last_line(stdout: &[u8]) -> String {
 fn a_job_whose_server_is_killed_is_continued_from_its_newest_image() {
     let stage = Stage::new("continued").unwrap();
     let whole = stage.undisturbed(&ARGS).unwrap();
-    let job = begun(stage.command_with(&["--restart-on-failure"], PACED, &ARGS));
+    let job = begun(&stage, stage.command_with(&["--restart-on-failure"], PACED, &ARGS));
     let image = stage.checkpoint(After::LeaveRunning).unwrap();
     assert_eq!(kill_servers(&stage, &job), 1);
-    let finished = job.finish().unwrap();
+    let finished = stage.finish(job).unwrap();
     assert_eq!(finished.exit, Exit::Code(0), "{}", finished.stderr);
     assert_eq!(last_line(&finished.stdout), last_line(&whole.stdout));
     assert!(finished.stderr.contains(&format!("continuing from image {image}")), "{}", finished.stderr);
@@ -56,7 +57,7 @@ fn a_job_whose_server_is_killed_is_continued_from_its_newest_image() {
 #[test]
 fn a_job_that_gets_no_further_is_given_up() {
     let stage = Stage::new("given-up").unwrap();
-    let job = begun(stage.command_with(&["--restart-on-failure=1"], PACED, &ARGS));
+    let job = begun(&stage, stage.command_with(&["--restart-on-failure=1"], PACED, &ARGS));
     stage.checkpoint(After::LeaveRunning).unwrap();
     kill_servers(&stage, &job);
     // Not while it is being restarted: that fails by itself.
@@ -75,7 +76,7 @@ fn a_job_that_gets_no_further_is_given_up() {
 #[test]
 fn a_job_without_an_image_only_gets_the_error() {
     let stage = Stage::new("no-image").unwrap();
-    let job = begun(stage.command_with(&["--restart-on-failure"], PACED, &ARGS));
+    let job = begun(&stage, stage.command_with(&["--restart-on-failure"], PACED, &ARGS));
     kill_servers(&stage, &job);
     let finished = job.finish().unwrap();
     assert_ne!(finished.exit, Exit::Code(0));
@@ -92,10 +93,10 @@ fn a_job_goes_on_when_the_machine_of_its_device_does() {
     let flags = ["--gpu", &served.address, "--restart-on-failure"];
     let mut command = stage.command_with(&flags, PACED, &ARGS);
     served.known_to(&mut command);
-    let job = begun(command);
+    let job = begun(&stage, command);
     stage.checkpoint(After::LeaveRunning).unwrap();
     testkit::tree::kill_all(&served.sessions());
-    let finished = job.finish().unwrap();
+    let finished = stage.finish(job).unwrap();
     assert_eq!(finished.exit, Exit::Code(0), "{}", finished.stderr);
     assert_eq!(last_line(&finished.stdout), last_line(&whole.stdout));
     assert!(finished.stderr.contains("is lost"), "{}", finished.stderr);

@@ -16,8 +16,7 @@ fn asleep(name: &str) -> (Stage, String) {
     let stage = Stage::new(name).unwrap();
     let job = stage.held(PACED, &["400"]).unwrap();
     let image = stage.checkpoint(After::Stop).unwrap();
-    stage.let_end().unwrap();
-    job.finish().unwrap();
+    stage.finish(job).unwrap();
     (stage, image)
 }
 
@@ -31,8 +30,7 @@ fn refused_restart(stage: &Stage, image: &str, code: i32, words: &[&str]) {
 
 fn run_on_after_failed_checkpoint(stage: &Stage, job: Job) {
     assert!(stage.images().unwrap().is_empty());
-    stage.let_end().unwrap();
-    let finished = job.finish().unwrap();
+    let finished = stage.finish(job).unwrap();
     assert_eq!(finished.exit, Exit::Code(0), "{}", finished.stderr);
     assert!(String::from_utf8_lossy(&finished.stdout).contains("done sum"));
 }
@@ -155,8 +153,7 @@ fn a_flipped_bit_in_the_data_of_an_earlier_image() {
     stage.checkpoint(After::LeaveRunning).unwrap();
     change(&pack(&stage), |bytes| bytes[4096] ^= 4);
     let image = stage.checkpoint(After::Stop).unwrap();
-    stage.let_end().unwrap();
-    job.finish().unwrap();
+    stage.finish(job).unwrap();
     let finished = stage.place().restart(&image).unwrap().finish().unwrap();
     assert_eq!(finished.exit, Exit::Code(0), "{}", finished.stderr);
     assert!(String::from_utf8_lossy(&finished.stdout).contains("done sum"));
@@ -200,8 +197,9 @@ fn asleep_from_a_copy(name: &str) -> (Stage, String, PathBuf) {
     let stage = Stage::new(name).unwrap();
     let program = stage.place().cwd().join("program");
     std::fs::copy(stage.guest(PACED), &program).unwrap();
-    let args = ["400"].map(str::to_owned);
-    let job = dormouse_tests::first_line(stage.place().run(&program, &args).unwrap()).unwrap();
+    let mut command = stage.place().run_command(&program, &["400".to_owned()]);
+    stage.hold(&mut command);
+    let job = dormouse_tests::first_line(Job::start(command).unwrap()).unwrap();
     let image = stage.checkpoint(After::Stop).unwrap();
     job.finish().unwrap();
     (stage, image, program)
@@ -475,8 +473,7 @@ fn a_stopped_job_can_be_restarted_at_once() {
         job.finish().unwrap();
         job = dormouse_tests::first_line(next).unwrap();
     }
-    stage.let_end().unwrap();
-    let finished = job.finish().unwrap();
+    let finished = stage.finish(job).unwrap();
     assert_eq!(finished.exit, Exit::Code(0), "{}", finished.stderr);
 }
 
@@ -547,8 +544,7 @@ fn images_of_one_job_do_not_mix() {
     for _ in 0..2 {
         images.push(stage.checkpoint(After::LeaveRunning).unwrap());
     }
-    stage.let_end().unwrap();
-    job.finish().unwrap();
+    stage.finish(job).unwrap();
     let restart = |image: &String| {
         let finished = stage.place().restart(image).unwrap().finish().unwrap();
         assert_eq!(finished.exit, Exit::Code(0), "{}", finished.stderr);

@@ -59,7 +59,9 @@ fn they_are_written_as_was_said() {
 #[test]
 fn what_was_asked_for_is_kept() {
     let stage = Stage::new("asked").unwrap();
-    let job = Job::start(stage.command_with(&every("1"), PACED, &ARGS)).unwrap();
+    let mut command = stage.command_with(&every("1"), PACED, &ARGS);
+    stage.hold(&mut command);
+    let job = Job::start(command).unwrap();
     while stage.images().unwrap_or_default().is_empty() {
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
@@ -70,7 +72,7 @@ fn what_was_asked_for_is_kept() {
             Err(error) => assert!(format!("{error:#}").contains("under way"), "{error:#}"),
         }
     };
-    let ended = job.finish().unwrap();
+    let ended = stage.finish(job).unwrap();
     assert_eq!(ended.exit, Exit::Code(0), "{}", ended.stderr);
     let images = stage.images().unwrap();
     assert!(images.contains(&asked) && images.len() == 2, "{asked}: {images:?}: {}", ended.stderr);

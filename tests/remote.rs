@@ -195,7 +195,9 @@ fn an_image_continues_wherever_there_is_a_device() {
     let servers = [trusted(&stage), trusted(&stage)];
     let args = ["600"];
     let whole = stage.undisturbed(&args).unwrap().stdout;
-    let mut job = first_line(Job::start(stage.command_at(&servers[0], PACED, &args)).unwrap()).unwrap();
+    let mut command = stage.command_at(&servers[0], PACED, &args);
+    stage.hold(&mut command);
+    let mut job = first_line(Job::start(command).unwrap()).unwrap();
     let mut printed = Vec::new();
     for server in [Some(&servers[1]), None] {
         let image = stage.checkpoint(After::Stop).unwrap();
@@ -204,7 +206,7 @@ fn an_image_continues_wherever_there_is_a_device() {
         let restart = server.map_or_else(here, |server| stage.restart_at(server, &image));
         job = first_line(Job::start(restart).unwrap()).unwrap();
     }
-    let ended = job.finish().unwrap();
+    let ended = stage.finish(job).unwrap();
     printed.extend(ended.stdout);
     assert_eq!(ended.exit, Exit::Code(0), "{}", ended.stderr);
     assert_eq!(printed, whole);

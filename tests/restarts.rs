@@ -92,8 +92,7 @@ fn a_terminal_is_told_how_a_restart_goes_and_nobody_else() {
     let stage = Stage::new("watched").unwrap();
     let job = stage.held(PACED, &["200"]).unwrap();
     let image = stage.checkpoint(After::LeaveRunning).unwrap();
-    stage.let_end().unwrap();
-    let whole = job.finish().unwrap().stdout;
+    let whole = stage.finish(job).unwrap().stdout;
 
     let restart = stage.place().restart_command(&image);
     let words = restart.get_args().map(|arg| arg.to_str().unwrap()).collect::<Vec<_>>().join(" ");

@@ -44,7 +44,7 @@ fn processor_time(pid: i32) -> u64 {
 #[test]
 fn what_is_asleep_does_nothing_and_is_told_of() {
     let stage = Stage::new("asleep").unwrap();
-    let job = stage.started(PACED, &ARGS).unwrap();
+    let job = stage.held(PACED, &ARGS).unwrap();
     assert_eq!(listed(&stage)["suspended"], Value::Null);
     Failure::of(&stage.place().asked("resume").output().unwrap()).unwrap().expect(4, &["is not suspended"]);
     suspend(&stage);
@@ -60,7 +60,7 @@ fn what_is_asleep_does_nothing_and_is_told_of() {
         .expect(4, &["suspended", &resume]);
     stage.place().resume().unwrap();
     assert_eq!(listed(&stage)["suspended"], Value::Null);
-    let finished = job.finish().unwrap();
+    let finished = stage.finish(job).unwrap();
     assert_eq!(finished.exit, Exit::Code(0), "{}", finished.stderr);
 }
 
@@ -69,7 +69,7 @@ fn what_is_asleep_does_nothing_and_is_told_of() {
 fn device_memory_may_wait_in_the_store() {
     let stage = Stage::new("stored-sleep").unwrap();
     let whole = stage.undisturbed(&ARGS).unwrap();
-    let job = stage.started(PACED, &ARGS).unwrap();
+    let job = stage.held(PACED, &ARGS).unwrap();
     let image = stage.checkpoint(After::LeaveRunning).unwrap();
     let beside = || {
         let entries = std::fs::read_dir(stage.place().store()).unwrap();
@@ -91,7 +91,7 @@ fn device_memory_may_wait_in_the_store() {
             std::thread::sleep(Duration::from_millis(10));
         }
     }
-    let finished = job.finish().unwrap();
+    let finished = stage.finish(job).unwrap();
     assert_eq!((finished.exit, &finished.stdout), (Exit::Code(0), &whole.stdout), "{}", finished.stderr);
     let job = Job::start(stage.place().restart_command(&image)).unwrap();
     while !stage.place().asked("suspend").arg("--to-store").output().unwrap().status.success() {
@@ -106,17 +106,22 @@ fn device_memory_may_wait_in_the_store() {
 #[test]
 fn regular_checkpoints_are_left_out_while_a_job_is_asleep() {
     let stage = Stage::new("regular-sleep").unwrap();
-    let job = Job::start(stage.command_with(&["--every", "1s"], PACED, &ARGS)).unwrap();
-    let job = dormouse_tests::first_line(job).unwrap();
+    let mut command = stage.command_with(&["--every", "1s"], PACED, &ARGS);
+    stage.hold(&mut command);
+    let job = dormouse_tests::first_line(Job::start(command).unwrap()).unwrap();
     suspend(&stage);
     let before = stage.images().unwrap().len();
     std::thread::sleep(Duration::from_millis(2500));
     assert_eq!(stage.images().unwrap().len(), before);
     stage.place().resume().unwrap();
-    let finished = job.finish().unwrap();
+    let resumed = Instant::now();
+    while stage.images().unwrap().len() == before {
+        assert!(resumed.elapsed() < Duration::from_secs(60), "none is taken any more");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let finished = stage.finish(job).unwrap();
     assert_eq!(finished.exit, Exit::Code(0), "{}", finished.stderr);
     assert!(!finished.stderr.contains("warning"), "{}", finished.stderr);
-    assert!(stage.images().unwrap().len() > before);
 }
 
 /// A kit whose `dormouse` can be made one that cannot be started.
@@ -142,10 +147,10 @@ fn what_cannot_be_resumed_stays_asleep() {
     let stage = Stage::new("stays").unwrap();
     let kit = kit_of_its_own(stage.place().folder);
     let place = Place { kit: &kit, ..stage.place() };
-    let args = ARGS.map(str::to_owned);
     let native = stage.undisturbed(&ARGS).unwrap();
-    let run = place.run(&stage.guest(PACED), &args).unwrap();
-    let job = dormouse_tests::first_line(run).unwrap();
+    let mut command = place.run_command(&stage.guest(PACED), &ARGS.map(str::to_owned));
+    stage.hold(&mut command);
+    let job = dormouse_tests::first_line(Job::start(command).unwrap()).unwrap();
     suspend(&stage);
     let may_run = |mode| std::fs::set_permissions(kit.dormouse(), PermissionsExt::from_mode(mode)).unwrap();
     may_run(0o644);
@@ -156,7 +161,7 @@ fn what_cannot_be_resumed_stays_asleep() {
     }
     may_run(0o755);
     stage.place().resume().unwrap();
-    let finished = job.finish().unwrap();
+    let finished = stage.finish(job).unwrap();
     assert_eq!((finished.exit, finished.stdout), (Exit::Code(0), native.stdout), "{}", finished.stderr);
 }
 
@@ -164,7 +169,7 @@ fn what_cannot_be_resumed_stays_asleep() {
 fn a_job_that_is_killed_in_its_sleep_is_gone() {
     for who in [PACED, "dormouse"] {
         let stage = Stage::new("never-wakes").unwrap();
-        let job = stage.started(PACED, &ARGS).unwrap();
+        let job = stage.held(PACED, &ARGS).unwrap();
         suspend(&stage);
         let doomed = running(&stage, &job, who);
         assert!(!doomed.is_empty(), "{who}");
@@ -184,7 +189,7 @@ fn a_job_that_is_killed_in_its_sleep_is_gone() {
 #[test]
 fn a_signal_waits_until_it_is_awake() {
     let stage = Stage::new("signalled").unwrap();
-    let job = stage.started(PACED, &["2000"]).unwrap();
+    let job = stage.held(PACED, &["2000"]).unwrap();
     suspend(&stage);
     let supervisor = job.pid().to_string();
     assert!(Command::new("kill").args(["-TERM", &supervisor]).status().unwrap().success());
@@ -238,8 +243,7 @@ fn what_a_process_leaves_in_its_sleep_others_have_when_they_wake() {
     assert_eq!(report["sessions"], 1, "{output:?}");
     // Who owns it now has it in an image, too.
     let image = stage.checkpoint(After::Stop).unwrap();
-    stage.let_end().unwrap();
-    let before = job.finish().unwrap();
+    let before = stage.finish(job).unwrap();
     let finished = Job::start(stage.place().restart_command(&image)).unwrap().finish().unwrap();
     assert_eq!(finished.exit, Exit::Code(0), "{}", finished.stderr);
     assert_eq!([before.stdout, finished.stdout].concat(), whole.stdout);
@@ -248,7 +252,7 @@ fn what_a_process_leaves_in_its_sleep_others_have_when_they_wake() {
 #[test]
 fn whoever_traces_the_job_is_in_the_way_by_name() {
     let stage = Stage::new("traced-sleep").unwrap();
-    let job = stage.started(PACED, &ARGS).unwrap();
+    let job = stage.held(PACED, &ARGS).unwrap();
     let [program] = running(&stage, &job, PACED)[..] else { panic!("there is one") };
     let tracing = || {
         let null = std::ptr::null_mut::<libc::c_void>();
@@ -261,17 +265,18 @@ fn whoever_traces_the_job_is_in_the_way_by_name() {
     };
     // It is let go when whoever traces it ends.
     std::thread::scope(|scope| scope.spawn(tracing).join()).unwrap();
-    assert_eq!(job.finish().unwrap().exit, Exit::Code(0));
+    assert_eq!(stage.finish(job).unwrap().exit, Exit::Code(0));
 }
 
 #[test]
 fn a_profile_is_not_cut_off() {
     let stage = Stage::new("recorded").unwrap();
-    let command = stage.command_with(&["--profile", "profile"], PACED, &ARGS);
+    let mut command = stage.command_with(&["--profile", "profile"], PACED, &ARGS);
+    stage.hold(&mut command);
     let job = dormouse_tests::first_line(Job::start(command).unwrap()).unwrap();
     let refused = stage.place().asked("suspend").output().unwrap();
     Failure::of(&refused).unwrap().expect(6, &["--profile"]);
-    assert_eq!(job.finish().unwrap().exit, Exit::Code(0));
+    assert_eq!(stage.finish(job).unwrap().exit, Exit::Code(0));
 }
 
 /// Whoever hears that a job is suspended can resume it, however near its end was.

@@ -152,8 +152,7 @@ fn the_freest_gpus_take_the_places_of_a_jobs() {
         std::thread::sleep(Duration::from_millis(20));
     }
     assert_eq!(lists(&stage, &job), [Some(second)]);
-    stage.let_end().unwrap();
-    let ended = job.finish().unwrap();
+    let ended = stage.finish(job).unwrap();
     printed.extend(ended.stdout);
     assert_eq!(ended.exit, Exit::Code(0), "{}", ended.stderr);
     assert_eq!(String::from_utf8_lossy(&printed), String::from_utf8_lossy(&whole));
