@@ -235,15 +235,11 @@ fn mount_full_disk(disk: &Path, folder: &Path) {
     std::fs::create_dir(folder).unwrap();
     let made = Command::new("mkfs.ext4").arg("-q").arg(disk).status().unwrap();
     let mounted = Command::new("mount").args(["-o", "loop"]).args([disk, folder]).status().unwrap();
-    assert!(made.success() && mounted.success());
+    assert!(made.success() && mounted.success(), "this test needs mkfs.ext4 and loop devices");
 }
 
 #[test]
 fn a_file_that_was_appended_to_and_cannot_be_made_durable() {
-    if !Path::new("/dev/loop-control").exists() {
-        eprintln!("there are no loop devices: nothing was checked");
-        return;
-    }
     let stage = Stage::new("not-durable").unwrap();
     let backing = stage.place().folder.join("backing");
     let _backing = Mount::tmpfs(backing.clone(), "size=16m").unwrap();

@@ -42,7 +42,17 @@ fn checkpoints_that_nobody_asks_for() {
 fn they_are_written_as_was_said() {
     let written = |compress: &str| {
         let stage = Stage::new("written").unwrap();
-        let flags = ["--every", "1s", "--compress", compress, "--memory-limit", "300M", "--paranoid"];
+        let flags = [
+            "--every",
+            "1s",
+            "--compress",
+            compress,
+            "--memory-limit",
+            "300M",
+            "--threads",
+            "1",
+            "--paranoid",
+        ];
         let ended = Job::start(stage.command_with(&flags, PACED, &ARGS)).unwrap().finish().unwrap();
         assert_eq!(ended.exit, Exit::Code(0), "{}", ended.stderr);
         let listed =

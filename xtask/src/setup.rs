@@ -8,6 +8,7 @@ mod stubs;
 mod wheels;
 
 use std::fs::File;
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, ensure};
@@ -22,6 +23,13 @@ pub fn run(workspace: &Workspace) -> anyhow::Result<()> {
     cuda_compiler(workspace)?;
     s3_server(workspace)?;
     crate::criu::install(&workspace.criu())
+}
+
+/// Installs what the tests need beside that: programs that make networks and disks for them.
+pub fn tests(workspace: &Workspace) -> anyhow::Result<()> {
+    run(workspace)?;
+    let _lock = lock(workspace)?;
+    programs(&[("ip", "iproute2"), ("mkfs.ext4", "e2fsprogs"), ("kill", "procps")], &[])
 }
 
 /// Installs what the bundle needs beside that: a linker for older C libraries.
@@ -76,13 +84,23 @@ fn s3_server(workspace: &Workspace) -> anyhow::Result<()> {
 
 /// The host's C and C++ compilers, which the CUDA compiler and some crates call.
 fn compilers() -> anyhow::Result<()> {
+    programs(&[("gcc", "gcc"), ("g++", "g++")], &["libc6-dev"])
+}
+
+/// Programs, and the packages that have them; if one is missing, so are those that come `with` them.
+fn programs(wanted: &[(&str, &'static str)], with: &[&'static str]) -> anyhow::Result<()> {
+    // Where an ordinary user does not look, too.
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    let folders: Vec<PathBuf> =
+        std::env::split_paths(&paths).chain(["/usr/sbin".into(), "/sbin".into()]).collect();
+    let is_missing = |name: &str| !folders.iter().any(|folder| folder.join(name).exists());
     let missing: Vec<&str> =
-        ["gcc", "g++"].into_iter().filter(|name| !succeeds(Command::new(name).arg("--version"))).collect();
+        wanted.iter().filter(|(name, _)| is_missing(name)).map(|&(_, package)| package).collect();
     if missing.is_empty() {
         return Ok(());
     }
     step(format_args!("installing {}", missing.join(" and ")));
-    apt::install(&[&missing[..], &["libc6-dev"]].concat())
+    apt::install(&[&missing[..], with].concat())
 }
 
 /// nvcc and the libraries it links, from their Python wheels.

@@ -10,7 +10,7 @@ use crate::{abi, deny, kit, setup};
 
 /// Set-up, then formatting, lints, documentation, licences, the list of driver functions, and all tests.
 pub fn run_all(workspace: &Workspace) -> anyhow::Result<()> {
-    setup::run(workspace)?;
+    setup::tests(workspace)?;
     let root = &workspace.root;
 
     step("formatting");
@@ -77,7 +77,7 @@ fn nextest(workspace: &Workspace) -> anyhow::Result<Command> {
 
 /// The long runs, on this machine's GPU or else on the software device.
 pub fn soak(workspace: &Workspace) -> anyhow::Result<()> {
-    setup::run(workspace)?;
+    setup::tests(workspace)?;
     let kit = kit::build(workspace, Wanted::All)?;
     step("200 processes killed at some moment of a checkpoint, and as many of a restart");
     let mut crashes = nextest(workspace)?;

@@ -5,6 +5,7 @@ use crate::gpus;
 use image::Compress;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::num::NonZeroUsize;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -85,6 +86,9 @@ pub struct CheckpointOptions {
     /// How much memory writing takes at most, bytes, if that was said.
     #[serde(default)]
     pub memory: Option<u64>,
+    /// How many threads hash and compress at most, if that was said.
+    #[serde(default)]
+    pub threads: Option<NonZeroUsize>,
     /// Read all device memory, also what its hash says has not changed since the last checkpoint.
     #[serde(default)]
     pub paranoid: bool,
@@ -110,6 +114,7 @@ impl Default for CheckpointOptions {
             retries: 3,
             compress: Compress::default(),
             memory: None,
+            threads: None,
             paranoid: false,
             store: None,
             point_wait_ms: None,

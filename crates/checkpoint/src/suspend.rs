@@ -5,7 +5,7 @@ use crate::admin::{CheckpointOptions, Event, ResumeOptions, ResumeReport, Suspen
 use crate::cut::gate::{self, Busy, Gated};
 use crate::cut::rehearsal::rehearse;
 use crate::cut::tries::{Hindrance, Tries};
-use crate::cut::{Unwatched, devices, ending, manifest, memory, write};
+use crate::cut::{Unwatched, devices, ending, manifest, memory, threads, write};
 use crate::error::{Chain, Failure, Kind};
 use crate::facts;
 use crate::folder::{read_failure, write_failure};
@@ -63,6 +63,8 @@ struct Bed {
     states: PathBuf,
     /// What each server takes while it writes, bytes.
     memory: u64,
+    /// How many threads each of them has.
+    threads: usize,
     /// Where the store is in memory, what there is of it beside that.
     room: Option<u64>,
     /// It all goes with it.
@@ -117,7 +119,8 @@ impl Bed {
                 (Access { at, key, recipients: images.recipients().to_vec() }, None)
             }
         };
-        Ok(Self { store, states, memory, room, _tmpfs: tmpfs })
+        let threads = threads::of_each(None, sessions, true);
+        Ok(Self { store, states, memory, threads, room, _tmpfs: tmpfs })
     }
 
     /// Removes what the store has.
@@ -140,6 +143,7 @@ impl Bed {
             draft: draft.id().to_string(),
             compress: if self.room.is_some() { Compress::None } else { Compress::default() },
             memory: self.memory,
+            threads: self.threads,
             pack_len: WriteOptions::default().pack_len,
             reread: false,
             reads: Reads::Everything,

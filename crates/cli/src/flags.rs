@@ -16,6 +16,7 @@ use clap::builder::{OsStringValueParser, PossibleValue, PossibleValuesParser, Ty
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use server::memory::Managed;
 use std::ffi::OsString;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 use store::{Location, Recipient};
@@ -391,6 +392,10 @@ pub struct Checkpoint {
     /// than half of what the machine, or the supervisor's control group, has left, if that is enough [default: 256M, or 48M for each process of them if that is more]
     #[arg(long, value_name = "SIZE", value_parser = writing_memory)]
     pub memory_limit: Option<u64>,
+    /// Most threads that hash and compress, in all processes of Dormouse; each of those that write has one at least [default: half as many as there are
+    /// processors, or all where the job does not run on]
+    #[arg(long, value_name = "N")]
+    pub threads: Option<NonZeroUsize>,
     /// Read all device memory, also what its hash says is as it was at the last checkpoint
     #[arg(long)]
     pub paranoid: bool,
@@ -655,7 +660,9 @@ mod tests {
             (&["run", "--compress", "zstd"], &run[1..]),
             (&["run", "--paranoid"], &run[1..]),
             (&["run", "--store", "s3://"], &run[1..]),
+            (&["run", "--threads", "2"], &run[1..]),
             (&["checkpoint", "--memory-limit", "1"], &["job"]),
+            (&["checkpoint", "--threads", "0"], &["job"]),
             (&["checkpoint", "--compress", "x"], &["job"]),
             (&["checkpoint", "--stop", "--leave-running"], &["job"]),
             (&["diff"], &["A"]),

@@ -17,19 +17,16 @@ const SYNTAX: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../ptx/tests/data/syn
 const INITIALISERS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../ptx/tests/data/initialisers.ptx");
 const SM90: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../ptx/tests/data/sm90.ptx");
 
-/// The compiler, or nothing after a word about it. One that the environment names has to be there.
-fn nvcc() -> Option<PathBuf> {
-    if let Some(named) = std::env::var_os("DORMOUSE_NVCC") {
-        let named = PathBuf::from(named);
-        assert!(named.exists(), "DORMOUSE_NVCC names {}, which does not exist", named.display());
-        return Some(named);
-    }
+/// The compiler: the one that the environment names, or else what `cargo xtask setup` installs.
+fn nvcc() -> PathBuf {
     let installed = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.prefix/cuda/bin/nvcc");
-    if !installed.exists() {
-        eprintln!("no nvcc at {}: nothing was checked; `cargo xtask setup` installs it", installed.display());
-        return None;
-    }
-    Some(installed)
+    let nvcc = std::env::var_os("DORMOUSE_NVCC").map_or(installed, PathBuf::from);
+    assert!(
+        nvcc.exists(),
+        "no nvcc at {}: `cargo xtask setup` installs it, or DORMOUSE_NVCC names one",
+        nvcc.display()
+    );
+    nvcc
 }
 
 fn run(program: &Path, arguments: &[&str]) {
@@ -47,7 +44,7 @@ fn compile(nvcc: &Path, arguments: &[&str], source: &str) -> Vec<u8> {
 
 #[test]
 fn every_way_to_compress() {
-    let Some(nvcc) = nvcc() else { return };
+    let nvcc = nvcc();
     let archs = [
         "-fatbin",
         "-gencode",
@@ -78,7 +75,7 @@ fn every_way_to_compress() {
 
 #[test]
 fn machine_code_and_ptx_tell_the_same() {
-    let Some(nvcc) = nvcc() else { return };
+    let nvcc = nvcc();
     for options in [&["-rdc=true"][..], &["-G"], &["-lineinfo", "-DWIDE=30000"]] {
         let arguments =
             [&["-fatbin", "-gencode", "arch=compute_90,code=[sm_90,compute_90]"], options].concat();
@@ -125,7 +122,7 @@ fn assemble(ptxas: &Path, arch: &str, ptx: &str) -> Vec<(String, Vec<u8>)> {
 
 #[test]
 fn printed_ptx_assembles_to_the_same_machine_code() {
-    let Some(nvcc) = nvcc() else { return };
+    let nvcc = nvcc();
     let ptxas = nvcc.with_file_name("ptxas");
     let text = |path: &str| fs::read_to_string(path).unwrap();
     let of_nvcc = |options: &[&str], source: &str| {

@@ -120,6 +120,8 @@ pub enum Ask {
         compress: Compress,
         /// How much memory writing takes at most, bytes.
         memory: u64,
+        /// How many threads hash and compress at most.
+        threads: usize,
         /// The length of packs, bytes.
         pack_len: u64,
         /// Whether chunks that the store has are read before they are used again.

@@ -433,13 +433,12 @@ impl Server {
                     None => not_now(&ask),
                 },
                 Ask::Devices => Answer::Devices { devices: self.session.used_devices() },
-                Ask::Prepare { store, draft, compress, memory, pack_len, reread, reads, copies }
+                Ask::Prepare { store, draft, compress, memory, threads, pack_len, reread, reads, copies }
                     if matches!(gate, Gate::Open) && !self.session.is_filling() =>
                 {
                     // What is left of a checkpoint that came to nothing goes before more is had.
                     self.ready = None;
-                    let options =
-                        WriteOptions { compress, memory, pack_len, reread, ..WriteOptions::default() };
+                    let options = WriteOptions { compress, threads, memory, pack_len, reread };
                     match join(&store, &draft, &options) {
                         Ok(writer) => {
                             let room = copies.map(|budget| self.room(budget, supervisor));

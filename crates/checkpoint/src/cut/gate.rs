@@ -237,6 +237,7 @@ mod tests {
             draft: String::new(),
             compress,
             memory: 64 << 20,
+            threads: 1,
             pack_len: 256 << 20,
             reread: false,
             reads: Reads::Changed,

@@ -10,6 +10,7 @@ mod progress;
 pub(crate) mod rehearsal;
 mod room;
 mod shared;
+pub(crate) mod threads;
 pub(crate) mod tries;
 
 use self::ahead::write_ahead;
@@ -76,8 +77,9 @@ pub fn take(
     let sending = access.at.taken_by_writers();
     let of_each = || memory::of_each(options.memory, job.sessions.all().len(), sending, memory::Left::now());
     let memory = of_each()?;
+    let threads = threads::of_each(options.threads, job.sessions.all().len(), options.stop);
     let (store, draft, writer) =
-        begin(job, &access, write_options(options, hand_over, memory), (events, unwatched))?;
+        begin(job, &access, write_options(options, hand_over, (memory, threads)), (events, unwatched))?;
     job.has_opened(options, &store);
     if hand_over.is_some() {
         // Whoever moves the job may be gone, which is seen later.
@@ -292,15 +294,16 @@ impl<'a> Cut<'a> {
     /// What the server of one of so many sessions, which has these devices for itself, is to do before the gate closes; `others` is what copies of the host half and writing take.
     fn preparation(&self, (sessions, own): (usize, DeviceSet), others: u64) -> Ask {
         let (store, draft) = (self.store.access(), self.draft.id().to_string());
-        let CheckpointOptions { compress, stop, paranoid, .. } = *self.options;
+        let CheckpointOptions { compress, stop, paranoid, threads, .. } = *self.options;
         let left = (host::memory::available() / 10 * 9).saturating_sub(others);
         // Copies on a device give way to what their own session allocates, and not to other sessions'.
         let budget = CopyBudget { on_devices: own, on_host: left / 2 / sessions.max(1) as u64 };
         let reread = is_last(self.options, self.hand_over);
         let reads = if paranoid || reread { Reads::Saved } else { Reads::Changed };
         let (memory, copies) = (self.memory, (!stop).then_some(budget));
+        let threads = threads::of_each(threads, sessions, stop);
         let pack_len = pack_len(self.hand_over);
-        Ask::Prepare { store, draft, compress, memory, pack_len, reread, reads, copies }
+        Ask::Prepare { store, draft, compress, memory, threads, pack_len, reread, reads, copies }
     }
 
     /// Lets the job go on as soon as nothing more is needed of it, and makes the image exist.
@@ -532,9 +535,14 @@ fn resume<'a>(
     Ok((Rest::Running(opened), private))
 }
 
-fn write_options(options: &CheckpointOptions, hand_over: Option<&HandOver>, memory: u64) -> WriteOptions {
+/// For a writer that takes so much memory and so many threads.
+fn write_options(
+    options: &CheckpointOptions,
+    hand_over: Option<&HandOver>,
+    (memory, threads): (u64, usize),
+) -> WriteOptions {
     let (reread, pack_len) = (is_last(options, hand_over), pack_len(hand_over));
-    WriteOptions { compress: options.compress, memory, reread, pack_len, ..WriteOptions::default() }
+    WriteOptions { compress: options.compress, threads, memory, pack_len, reread }
 }
 
 /// What is followed while it is written goes on its way in short packs.

@@ -34,6 +34,7 @@ pub fn run(flags: &Checkpoint) -> Result<Published, Failure> {
         retries: flags.patience.retries,
         compress: flags.compress.into(),
         memory: flags.memory_limit,
+        threads: flags.threads,
         paranoid: flags.paranoid,
         store: store.map(|at| access(at, &flags.key, &flags.encrypt)).transpose()?,
         point_wait_ms: flags.point_wait.map(|seconds| (seconds * 1000.0) as u64),

@@ -4,6 +4,7 @@ use super::{Compress, Json, size};
 use checkpoint::When;
 use checkpoint::admin::CheckpointOptions;
 use clap::{ArgGroup, Args, Subcommand, ValueEnum};
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -39,6 +40,9 @@ pub struct Regularly {
     /// Most memory that writing one of them takes, as with `dormouse checkpoint`
     #[arg(long, value_name = "SIZE", requires = "when", value_parser = super::writing_memory)]
     pub memory_limit: Option<u64>,
+    /// Most threads that hash and compress for one of them, as with `dormouse checkpoint`
+    #[arg(long, value_name = "N", requires = "when")]
+    pub threads: Option<NonZeroUsize>,
     /// For each of them read all device memory, as with `dormouse checkpoint`
     #[arg(long, requires = "when")]
     pub paranoid: bool,
@@ -92,6 +96,7 @@ impl Regularly {
         let options = CheckpointOptions {
             compress: self.compress.into(),
             memory: self.memory_limit,
+            threads: self.threads,
             paranoid: self.paranoid,
             ..CheckpointOptions::default()
         };

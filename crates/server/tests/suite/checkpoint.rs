@@ -347,6 +347,7 @@ fn prepare(store: &Store, draft: ImageId) -> Ask {
         draft: draft.to_string(),
         compress: image::Compress::Lz4,
         memory: 64 << 20,
+        threads: 1,
         pack_len: 256 << 20,
         reread: false,
         reads: Reads::Changed,

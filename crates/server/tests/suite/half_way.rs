@@ -1,6 +1,7 @@
 //! Marked kernels: a cut stops them, and nobody sees that.
 #![allow(clippy::unwrap_used)]
 
+mod room;
 mod told;
 
 use crate::common::{App, BASIC, CTX, Images, LONG, SESSION, Thread, backend, rehearse};
