@@ -7,6 +7,7 @@ mod documented;
 mod encryption;
 mod endings;
 mod gate;
+mod golden;
 mod lazy;
 mod leftovers;
 mod marked;
