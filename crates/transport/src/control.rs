@@ -75,14 +75,13 @@ impl<'a> Control<'a> {
         Self(map)
     }
 
-    /// Checks that the file is a session of this version.
+    /// Checks that the file is a session, and of this version.
     pub(crate) fn check(self, path: &Path) -> Result<()> {
         let head = &self.0.control().head.0;
-        let bad = |what, value| Err(TransportError::NotASession { path: path.to_owned(), what, value });
         match (head.magic.load(Ordering::Acquire), head.version.load(Ordering::Acquire)) {
             (MAGIC, VERSION) => Ok(()),
-            (MAGIC, version) => bad("version", version.into()),
-            (magic, _) => bad("magic", magic),
+            (MAGIC, version) => Err(TransportError::OtherVersion { version }),
+            (value, _) => Err(TransportError::NotASession { path: path.to_owned(), what: "magic", value }),
         }
     }
 

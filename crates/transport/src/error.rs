@@ -17,8 +17,19 @@ pub enum TransportError {
         /// What the system said.
         source: rustix::io::Errno,
     },
-    /// The file is no session of this version.
-    #[error("{} is not a session file of this version ({what} is {value:#x}); use the same version of Dormouse on both sides", path.display())]
+    /// The other side's Dormouse is another one: in an image, that which made it.
+    #[error(
+        "the program speaks version {} of Dormouse's protocol, and this dormouse {}: use that with which it was begun \
+         (`dormouse inspect` says which has made an image)",
+        shown(*.version),
+        shown(crate::layout::VERSION)
+    )]
+    OtherVersion {
+        /// The layout's version in the upper half, the messages' in the lower.
+        version: u32,
+    },
+    /// The file is no session.
+    #[error("{} is not a session file ({what} is {value:#x})", path.display())]
     NotASession {
         /// The file.
         path: PathBuf,
@@ -74,6 +85,11 @@ pub enum TransportError {
         /// The socket.
         path: PathBuf,
     },
+}
+
+/// A version as it is said to people.
+fn shown(version: u32) -> String {
+    format!("{}.{}", version >> 16, version & 0xffff)
 }
 
 impl TransportError {
