@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use proptest::prelude::*;
+use std::ops::RangeInclusive;
 use wire::*;
 
 fn encoded(value: &impl Wire) -> Vec<u8> {
@@ -299,4 +300,66 @@ fn bodies_of_conditional_nodes_are_apart() {
         |depth: u32| GraphPlan { nodes: (0..depth).rev().map(|left| choice(While, &[left], &[])).collect() };
     is_exact(&nested(GRAPH_DEPTH_MAX as u32));
     assert!(decoded::<GraphPlan>(&encoded(&nested(GRAPH_DEPTH_MAX as u32 + 1))).is_err());
+}
+
+/// The messages of this version; what comes later, an older program does not send.
+const OPCODES: [RangeInclusive<u16>; 10] =
+    [1..=11, 19..=42, 50..=62, 70..=91, 100..=108, 140..=151, 200..=206, 210..=210, 220..=230, 240..=256];
+
+/// Folds what bytes mean to decoders: how many of them are one value, or that they are none.
+struct Meaning(u64);
+
+impl Meaning {
+    fn add(&mut self, value: u64) {
+        // FNV-1a
+        for byte in value.to_le_bytes() {
+            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+
+    fn of<T: Wire>(&mut self, bytes: &[u8]) {
+        let mut from = Decoder::new(bytes);
+        self.add(T::decode(&mut from).map_or(u64::MAX, |_| from.remaining() as u64));
+    }
+
+    fn of_messages(&mut self, bytes: &[u8]) {
+        for opcode in OPCODES.into_iter().flatten() {
+            let Err(DecodeError::Trailing(rest)) = Request::decode(opcode, bytes) else {
+                self.add(u64::MAX);
+                continue;
+            };
+            let request = Request::decode(opcode, &bytes[..bytes.len() - rest]).unwrap();
+            self.add((rest as u64) << 1 | u64::from(request.is_pipelined()));
+        }
+    }
+}
+
+/// A program that was begun by one build, and is in an image, is served by another one that says the same version.
+#[test]
+fn what_bytes_mean_has_a_version() {
+    let (mut meaning, mut state) = (Meaning(0xcbf2_9ce4_8422_2325), 1u64);
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        // Small numbers are counts and kinds that there are.
+        if state >> 61 == 0 { (state >> 32) as u8 } else { (state >> 32) as u8 % 3 }
+    };
+    for _ in 0..200 {
+        let bytes: Vec<u8> = (0..600).map(|_| next()).collect();
+        meaning.of_messages(&bytes);
+        meaning.of::<Reply<()>>(&bytes);
+        meaning.of::<Reply<Bytes>>(&bytes);
+        meaning.of::<Reply<Names>>(&bytes);
+        meaning.of::<Reply<SessionFacts>>(&bytes);
+        meaning.of::<Reply<FunctionFacts>>(&bytes);
+        meaning.of::<GraphPlan>(&bytes);
+        meaning.of::<Vec<GraphChange>>(&bytes);
+        meaning.of::<Greeting>(&[b"DORM", &bytes[..]].concat());
+    }
+    assert_eq!(
+        (PROTOCOL_VERSION, format!("{:x}", meaning.0).as_str()),
+        (6, "25d12146e0326262"),
+        "messages or answers have changed: raise PROTOCOL_VERSION, here too, so that programs of older images are refused by name"
+    );
 }
