@@ -12,6 +12,15 @@ use testkit::outcome::Exit;
 /// Where it ran, and runs again.
 const CWD: &str = "/tmp/dormouse-golden";
 
+/// A folder that is removed however its test ends.
+struct Removed<'a>(&'a Path);
+
+impl Drop for Removed<'_> {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(self.0);
+    }
+}
+
 fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
@@ -29,7 +38,8 @@ fn an_image_of_long_ago_goes_on() {
     let stage = Stage::new("golden").unwrap();
     let (golden, cwd) = (Path::new(env!("CARGO_MANIFEST_DIR")).join("golden"), Path::new(CWD));
     copy(&golden.join("store"), &stage.place().store());
-    fs::create_dir_all(cwd).unwrap();
+    fs::create_dir(cwd).expect("the image needs this folder for itself");
+    let _gone = Removed(cwd);
     fs::copy(golden.join("guest"), cwd.join("guest")).unwrap();
     fs::write(cwd.join("log"), "before\nwritten when the image was there\n").unwrap();
     fs::write(cwd.join("go"), "").unwrap();
@@ -38,5 +48,4 @@ fn an_image_of_long_ago_goes_on() {
     assert_eq!(restarted.exit, Exit::Code(0), "{}", restarted.stderr);
     assert_eq!(String::from_utf8_lossy(&restarted.stdout), "done\n");
     assert_eq!(fs::read_to_string(cwd.join("log")).unwrap(), "before\nafter\n");
-    fs::remove_dir_all(cwd).unwrap();
 }

@@ -13,7 +13,7 @@ use testkit::outcome::Exit;
 use testkit::place::After;
 
 /// A job of some seconds.
-const ARGS: [&str; 1] = ["150"];
+const ARGS: [&str; 1] = ["500"];
 
 fn restarted_lazily(stage: &Stage, image: &str) -> Job {
     let mut command = stage.place().restart_command(image);

@@ -78,7 +78,7 @@ fn a_job_without_an_image_only_gets_the_error() {
     let stage = Stage::new("no-image").unwrap();
     let job = begun(&stage, stage.command_with(&["--restart-on-failure"], PACED, &ARGS));
     kill_servers(&stage, &job);
-    let finished = job.finish().unwrap();
+    let finished = stage.finish(job).unwrap();
     assert_ne!(finished.exit, Exit::Code(0));
     assert!(finished.stderr.contains("There is no image of the job"), "{}", finished.stderr);
 }

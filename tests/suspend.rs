@@ -93,7 +93,9 @@ fn device_memory_may_wait_in_the_store() {
     }
     let finished = stage.finish(job).unwrap();
     assert_eq!((finished.exit, &finished.stdout), (Exit::Code(0), &whole.stdout), "{}", finished.stderr);
-    let job = Job::start(stage.place().restart_command(&image)).unwrap();
+    let mut restart = stage.place().restart_command(&image);
+    stage.hold(&mut restart);
+    let job = Job::start(restart).unwrap();
     while !stage.place().asked("suspend").arg("--to-store").output().unwrap().status.success() {
         std::thread::sleep(Duration::from_millis(50));
     }
@@ -204,8 +206,9 @@ fn one_of_several_processes_may_die_in_the_sleep_of_all() {
     let stage = Stage::new("several").unwrap();
     let guest = stage.guest(PACED).display().to_string();
     let script = format!("{guest} 100000 >/dev/null & {guest} 600; kill %1; wait; echo over");
-    let job = Job::start(stage.shell(&script)).unwrap();
-    let job = dormouse_tests::first_line(job).unwrap();
+    let mut command = stage.shell(&script);
+    stage.hold(&mut command);
+    let job = dormouse_tests::first_line(Job::start(command).unwrap()).unwrap();
     let until = Instant::now() + Duration::from_secs(60);
     while stage.place().servers(&job).unwrap().len() < 2 {
         assert!(Instant::now() < until, "there are two sessions");
@@ -221,7 +224,7 @@ fn one_of_several_processes_may_die_in_the_sleep_of_all() {
     let output = stage.place().asked("resume").output().unwrap();
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["sessions"], 1, "{output:?}");
-    let finished = job.finish().unwrap();
+    let finished = stage.finish(job).unwrap();
     assert!(String::from_utf8_lossy(&finished.stdout).ends_with("over\n"), "{}", finished.stderr);
 }
 

@@ -8,7 +8,6 @@ mod stubs;
 mod wheels;
 
 use std::fs::File;
-use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, ensure};
@@ -89,11 +88,8 @@ fn compilers() -> anyhow::Result<()> {
 
 /// Programs, and the packages that have them; if one is missing, so are those that come `with` them.
 fn programs(wanted: &[(&str, &'static str)], with: &[&'static str]) -> anyhow::Result<()> {
-    // Where an ordinary user does not look, too.
     let paths = std::env::var_os("PATH").unwrap_or_default();
-    let folders: Vec<PathBuf> =
-        std::env::split_paths(&paths).chain(["/usr/sbin".into(), "/sbin".into()]).collect();
-    let is_missing = |name: &str| !folders.iter().any(|folder| folder.join(name).exists());
+    let is_missing = |name: &str| !std::env::split_paths(&paths).any(|folder| folder.join(name).exists());
     let missing: Vec<&str> =
         wanted.iter().filter(|(name, _)| is_missing(name)).map(|&(_, package)| package).collect();
     if missing.is_empty() {

@@ -119,6 +119,7 @@ impl Bed {
                 (Access { at, key, recipients: images.recipients().to_vec() }, None)
             }
         };
+        // The supervisor writes nothing.
         let threads = threads::of_each(None, sessions, true);
         Ok(Self { store, states, memory, threads, room, _tmpfs: tmpfs })
     }

@@ -392,8 +392,8 @@ pub struct Checkpoint {
     /// than half of what the machine, or the supervisor's control group, has left, if that is enough [default: 256M, or 48M for each process of them if that is more]
     #[arg(long, value_name = "SIZE", value_parser = writing_memory)]
     pub memory_limit: Option<u64>,
-    /// Most threads that hash and compress, in all processes of Dormouse; each of those that write has one at least [default: half as many as there are
-    /// processors, or all where the job does not run on]
+    /// Most threads that hash and compress, in all processes of Dormouse; each of those that write has one at least, and eight at most, if --memory-limit has room for them [default:
+    /// half as many as there are processors, or as many where the job does not run on]
     #[arg(long, value_name = "N")]
     pub threads: Option<NonZeroUsize>,
     /// Read all device memory, also what its hash says is as it was at the last checkpoint

@@ -90,7 +90,7 @@ impl Job {
 
     /// Waits for the end; kills the job and fails when it does not come.
     pub fn finish(mut self) -> anyhow::Result<Finished> {
-        let deadline = self.started + LIMIT;
+        let deadline = Instant::now() + LIMIT;
         let status = loop {
             if let Some(status) = self.child.try_wait()? {
                 break status;

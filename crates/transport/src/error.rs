@@ -17,10 +17,10 @@ pub enum TransportError {
         /// What the system said.
         source: rustix::io::Errno,
     },
-    /// The other side's Dormouse is another one: in an image, that which made it.
+    /// The other side's Dormouse is another one: in an image, that with which the program was begun.
     #[error(
-        "the program speaks version {} of Dormouse's protocol, and this dormouse {}: use that with which it was begun \
-         (`dormouse inspect` says which has made an image)",
+        "the session's files have version {} of Dormouse's protocol, and this Dormouse {}: both sides have to be of one version, and a job that was \
+         checkpointed goes on with the Dormouse that began it",
         shown(*.version),
         shown(crate::layout::VERSION)
     )]

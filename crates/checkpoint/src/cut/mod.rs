@@ -77,7 +77,7 @@ pub fn take(
     let sending = access.at.taken_by_writers();
     let of_each = || memory::of_each(options.memory, job.sessions.all().len(), sending, memory::Left::now());
     let memory = of_each()?;
-    let threads = threads::of_each(options.threads, job.sessions.all().len(), options.stop);
+    let threads = threads::of_each(options.threads, job.sessions.all().len() + 1, options.stop);
     let (store, draft, writer) =
         begin(job, &access, write_options(options, hand_over, (memory, threads)), (events, unwatched))?;
     job.has_opened(options, &store);
@@ -301,7 +301,7 @@ impl<'a> Cut<'a> {
         let reread = is_last(self.options, self.hand_over);
         let reads = if paranoid || reread { Reads::Saved } else { Reads::Changed };
         let (memory, copies) = (self.memory, (!stop).then_some(budget));
-        let threads = threads::of_each(threads, sessions, stop);
+        let threads = threads::of_each(threads, sessions + 1, stop);
         let pack_len = pack_len(self.hand_over);
         Ask::Prepare { store, draft, compress, memory, threads, pack_len, reread, reads, copies }
     }

@@ -1,7 +1,10 @@
 #![allow(clippy::unwrap_used)]
 
+use super::life::open_pid;
 use super::*;
+use crate::gpus::Seen;
 use crate::server_process::fake;
+use host::InnerPid;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command};
 

@@ -93,7 +93,8 @@ pub fn in_another_process(test: &str, variable: &str, value: &str) -> (ExitStatu
     // What it says has room in the pipe.
     child.args(["--exact", test, "--nocapture"]).env(variable, value).env("RUST_BACKTRACE", "0");
     let mut child = child.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    let until = Instant::now() + Duration::from_secs(30);
+    // Long, for a machine that does much else.
+    let until = Instant::now() + Duration::from_secs(120);
     let ended = loop {
         match child.try_wait().unwrap() {
             Some(ended) => break ended,
