@@ -17,7 +17,6 @@ import jobs
 from jobs import DORMOUSE, HERE
 
 
-
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="gpu", choices=["gpu", "soft"])
