@@ -38,12 +38,12 @@ pub struct LocationError {
 }
 
 impl Location {
-    /// What each process takes that writes there, beside what [`WriteOptions::memory`](crate::WriteOptions) counts: of each of two packs the parts that are under way and the one that is gathered; bytes.
+    /// What each process takes that writes there, beside what [`WriteOptions::memory`](crate::WriteOptions) counts, for two packs at a time; bytes.
     #[must_use]
     pub fn taken_by_writers(&self) -> u64 {
         match self {
             Self::Folder(_) => 0,
-            Self::Bucket { .. } => 80 << 20,
+            Self::Bucket { .. } => 2 * S3Options::UPLOAD,
         }
     }
 

@@ -54,10 +54,18 @@ pub struct S3Options {
     pub wait: Duration,
 }
 
+/// [`S3Options::part`] by default, bytes.
+const PART: usize = 8 << 20;
+
+impl S3Options {
+    /// What a large object takes by default while it is being written: parts that are under way, and the one that is gathered; bytes.
+    pub const UPLOAD: u64 = (upload::UNDER_WAY as u64 + 1) * PART as u64;
+}
+
 impl Default for S3Options {
     fn default() -> Self {
         Self {
-            part: 8 << 20,
+            part: PART,
             retries: 10,
             pause: Duration::from_millis(100),
             retry_for: Duration::from_secs(60),

@@ -13,7 +13,7 @@ use super::lease::Leases;
 use crate::media::MediaFile;
 
 /// So many parts are under way at a time. With the one that is being filled they are all the memory that is used.
-const UNDER_WAY: usize = 4;
+pub(super) const UNDER_WAY: usize = 4;
 
 /// For how long the end of an upload that failed may keep its writer waiting.
 const PARTING: Duration = Duration::from_secs(5);
