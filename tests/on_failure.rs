@@ -101,3 +101,23 @@ fn a_job_goes_on_when_the_machine_of_its_device_does() {
     assert_eq!(last_line(&finished.stdout), last_line(&whole.stdout));
     assert!(finished.stderr.contains("is lost"), "{}", finished.stderr);
 }
+
+/// Until it is there again, a restart waits: each that has begun counts.
+#[test]
+fn a_job_waits_for_the_machine_of_its_device() {
+    let stage = Stage::new("machine-back").unwrap();
+    let mut served = stage.served(Device::Soft, "127.0.0.1").unwrap();
+    served.is_trusted().unwrap();
+    let whole = stage.undisturbed(&ARGS).unwrap();
+    let flags = ["--gpu", &served.address, "--restart-on-failure=1"];
+    let mut command = stage.command_with(&flags, PACED, &ARGS);
+    served.known_to(&mut command);
+    let job = begun(&stage, command);
+    stage.checkpoint(After::LeaveRunning).unwrap();
+    served.fail();
+    wait_until(|| String::from_utf8_lossy(&job.stderr.so_far()).contains("the restart waits for"));
+    served.serve_again(Device::Soft).unwrap();
+    let finished = stage.finish(job).unwrap();
+    assert_eq!(finished.exit, Exit::Code(0), "{}", finished.stderr);
+    assert_eq!(last_line(&finished.stdout), last_line(&whole.stdout));
+}

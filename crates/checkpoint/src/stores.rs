@@ -118,8 +118,7 @@ pub fn remove_images(
         let failure = |error: &FindError| match error {
             FindError::NotFound { .. } | FindError::TooShort { .. } if has_job(store, reference) => {
                 let message = format!(
-                    "{reference:?} is a job, and `rm` removes images by their ids, which `dormouse ls {reference}` shows; `dormouse prune \
-                     {reference}` removes old ones of a job"
+                    "{reference:?} is a job, and `rm` removes images by their ids, which `dormouse ls` shows; `dormouse prune` removes old ones of a job"
                 );
                 Failure::new(Kind::Usage, message)
             }

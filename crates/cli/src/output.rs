@@ -69,7 +69,9 @@ pub fn complain(failure: &Failure) {
 pub fn tell_end(ended: &Ended) {
     let Some(restart) = ended.newest.as_ref().map(checkpoint::Newest::command) else { return };
     if let Some(Moved { place, is_certain: true }) = &ended.moved_to {
-        eprintln!("dormouse: the job goes on at {place}; its image from here is that of '{restart}'");
+        eprintln!(
+            "dormouse: the job goes on at {place}; if that comes to nothing, '{restart}' has what it was when it left"
+        );
     } else if let Some(Moved { place, .. }) = &ended.moved_to {
         eprintln!(
             "dormouse: whoever moved the job to {place} was gone before it was known whether it runs there: if it does not, continue with '{restart}'"

@@ -225,6 +225,14 @@ pub enum DialError {
     },
 }
 
+impl DialError {
+    /// Whether it may be otherwise in a moment: nobody answers there, or a connection broke. What the other machine has told it will tell again.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        matches!(self, Self::ConnectionRefused { .. } | Self::TimedOut { .. } | Self::Broken { .. })
+    }
+}
+
 /// Opens a session.
 ///
 /// # Errors

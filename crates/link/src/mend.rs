@@ -88,7 +88,9 @@ impl Session {
             }
             if self.broken.fetch_add(1, Ordering::AcqRel) == 0 {
                 let (machine, grace) = (self.dial.machine(), self.grace.as_secs());
-                tracing::warn!("the connection to {machine} broke ({why}); it is tried again for {grace} s");
+                tracing::warn!(
+                    "the connection to {machine} broke ({why}); it is tried again for {grace} s, as long as somebody listens there"
+                );
             }
             if let Err(why) = self.mend(line) {
                 return self.lines.end(&why);
@@ -105,11 +107,9 @@ impl Session {
             let Err(error) = self.join(&self.dial.again(left.min(ATTEMPT)), line) else { return Ok(()) };
             let patience = match &error {
                 DialError::ConnectionRefused { .. } => NOBODY.min(self.grace),
-                DialError::TimedOut { .. } | DialError::Broken { .. } | DialError::NoRdma { .. } => {
-                    self.grace
-                }
-                // The server has told, and will tell the same.
-                _ => return Err(error.to_string()),
+                DialError::NoRdma { .. } => self.grace,
+                error if error.may_pass() => self.grace,
+                error => return Err(error.to_string()),
             };
             tracing::debug!("{error}");
             let left = patience.saturating_sub(begun.elapsed());

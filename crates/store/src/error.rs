@@ -134,7 +134,7 @@ pub enum OpenError {
         problem: String,
     },
     /// The medium failed.
-    #[error("{}{}", .0, if .0.error.kind() == io::ErrorKind::PermissionDenied { NOT_YOURS } else { "" })]
+    #[error("{}{}", .0, if is_not_yours(.0) { NOT_YOURS } else { "" })]
     Media(#[from] MediaError),
 }
 
@@ -412,7 +412,7 @@ pub enum FindError {
 #[non_exhaustive]
 pub enum ObjectError {
     /// Nothing fits.
-    #[error("image {image} has no object {reference:?}: {}", what_is_near(inside.as_ref(), image))]
+    #[error("image {image} has no object {reference:?}: {}", what_is_near(inside.as_ref()))]
     NotFound {
         /// The image.
         image: ImageId,
@@ -431,12 +431,12 @@ pub enum ObjectError {
     },
 }
 
-fn what_is_near(inside: Option<&(String, u64)>, image: &ImageId) -> String {
+fn what_is_near(inside: Option<&(String, u64)>) -> String {
     match inside {
         Some((object, offset)) => {
             format!("it is an address in {object}, {offset:#x} bytes behind its begin")
         }
-        None => format!("`dormouse inspect {image}` lists those that it has"),
+        None => "`dormouse inspect` lists those that it has".to_owned(),
     }
 }
 
@@ -448,6 +448,11 @@ const NEW_CONFIG: &str = "; bring it back from a copy, or, if the store is not e
      concerned";
 /// What is behind a folder that is somebody else's.
 const NOT_YOURS: &str = ": a folder's store is its owner's alone until that one shares it, as with `chgrp -R GROUP STORE; chmod -R g+rwX STORE`";
+
+/// Buckets refuse in words of their own.
+fn is_not_yours(error: &MediaError) -> bool {
+    error.error.kind() == io::ErrorKind::PermissionDenied && error.path.is_absolute()
+}
 
 /// What to do about a file that is not usable, unless the error says so itself.
 fn what_to_do(error: &FormatError) -> String {

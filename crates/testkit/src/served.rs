@@ -21,6 +21,7 @@ pub struct Served {
     pub address: String,
     /// The server's public key.
     pub key: String,
+    server: PathBuf,
     client: PathBuf,
 }
 
@@ -79,24 +80,27 @@ impl Served {
         keys(&dormouse, &server, &[&["authorize", "client", &shown], rights].concat())?;
         let mut serve = Command::new(&dormouse);
         words(&mut serve);
-        serve.args(["--listen", &format!("{listen}:0")]);
-        let mut front = serve
-            .env(KEYS, &server)
-            .stdin(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .context("cannot run dormouse")?;
-        let mut said = String::new();
-        if let Some(stderr) = front.stderr.take() {
-            let mut lines = BufReader::new(stderr);
-            lines.read_line(&mut said).context("whoever is to serve says nothing")?;
-            // What it says later is nobody's business.
-            std::thread::spawn(move || lines.lines().for_each(drop));
-        }
-        let address = said.split_once(" on ").and_then(|(_, rest)| rest.split_once(';'));
-        let address = address.with_context(|| format!("whoever is to serve says: {said}"))?.0.to_owned();
+        serve.env(KEYS, &server).args(["--listen", &format!("{listen}:0")]);
+        let (front, address) = listens(&mut serve)?;
         let key = keys(&dormouse, &server, &["show"])?;
-        Ok(Self { front, dormouse, address, key, client })
+        Ok(Self { front, dormouse, address, key, server, client })
+    }
+
+    /// Has the machine fail.
+    pub fn fail(&mut self) {
+        let _ = self.front.kill();
+        let _ = self.front.wait();
+    }
+
+    /// Serves a device again, at the same address with the same keys.
+    ///
+    /// # Errors
+    /// When `dormouse serve` fails.
+    pub fn serve_again(&mut self, device: Device) -> anyhow::Result<()> {
+        let mut serve = Command::new(&self.dormouse);
+        serve.env(KEYS, &self.server).args(["serve", "--device", device.flag(), "--listen", &self.address]);
+        (self.front, _) = listens(&mut serve)?;
+        Ok(())
     }
 
     /// Has the client come by another way: through what listens at `address`.
@@ -145,6 +149,22 @@ impl Drop for Served {
         let _ = self.front.kill();
         let _ = self.front.wait();
     }
+}
+
+/// Begins what listens, and tells where.
+fn listens(command: &mut Command) -> anyhow::Result<(Child, String)> {
+    let mut front =
+        command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().context("cannot run dormouse")?;
+    let mut said = String::new();
+    if let Some(stderr) = front.stderr.take() {
+        let mut lines = BufReader::new(stderr);
+        lines.read_line(&mut said).context("whoever is to serve says nothing")?;
+        // What it says later is nobody's business.
+        std::thread::spawn(move || lines.lines().for_each(drop));
+    }
+    let address = said.split_once(" on ").and_then(|(_, rest)| rest.split_once(';'));
+    let address = address.with_context(|| format!("whoever is to serve says: {said}"))?.0.to_owned();
+    Ok((front, address))
 }
 
 /// `dormouse keys`; what it prints.

@@ -5,7 +5,7 @@ use checkpoint::{Chain, Failure, Kind};
 use link::{Address, DialError, DialOptions, Keys, Trust, dial};
 use remote::{Choice, Quota, RemoteBackend, Wires};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use wire::{Gpu, Machine, Quantity};
 
 /// A session with a machine that serves, as its devices, or those of them that `visible` names; `gone` is called when it is lost.
@@ -25,6 +25,37 @@ pub fn open(
     let choice = Choice { only: address.device(), visible };
     RemoteBackend::connect(wires, &choice, lost)
         .map_err(|error| Failure::new(Kind::Unavailable, format!("{}: {}", address.machine(), Chain(&error))))
+}
+
+/// For how long a job that has lost its machine waits for it to be there again.
+const AWAITED: Duration = Duration::from_secs(600);
+/// The pauses between tries: the first, and the longest.
+const PAUSES: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(10)];
+
+/// Waits until a machine can be reached that a job has lost: nobody is there to try again.
+///
+/// # Errors
+/// When it does not come back in time, or has told something that it would tell again.
+pub fn await_machine(address: &Address) -> Result<(), Failure> {
+    let (keys, begun, mut pause) = (Keys::default(), Instant::now(), PAUSES[0]);
+    let mut told = false;
+    loop {
+        match dial(address, Trust::Keys(&keys), &DialOptions::default()) {
+            Ok(_) => return Ok(()),
+            Err(error) if error.may_pass() && begun.elapsed() < AWAITED => {
+                if !std::mem::replace(&mut told, true) {
+                    let minutes = AWAITED.as_secs() / 60;
+                    eprintln!(
+                        "dormouse: the restart waits for {} for {minutes} minutes: {error}",
+                        address.machine()
+                    );
+                }
+            }
+            Err(error) => return Err(failure(&error)),
+        }
+        std::thread::sleep(pause);
+        pause = (2 * pause).min(PAUSES[1]);
+    }
 }
 
 /// The machine's GPUs, as far as they are known here: what NVML watches is not.

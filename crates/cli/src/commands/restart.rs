@@ -1,6 +1,6 @@
 //! `dormouse restart`
 
-use super::{again, free, profile_file, store_access, target, tell_of_far_memory};
+use super::{again, free, profile_file, remote, store_access, target, tell_of_far_memory};
 use crate::exit::OWN_FAILURE;
 use crate::flags::{self, Restart};
 use crate::notify::{Part, Waiting};
@@ -42,7 +42,8 @@ pub fn run(flags: Restart) -> ExitCode {
     if flags.check {
         return finish(flags.json, check(&flags));
     }
-    let on_failure = flags.on_failure.clone();
+    let (on_failure, image, store) =
+        (flags.on_failure.clone(), flags.image.clone(), flags.store.store.clone());
     // Whoever has started this, if he wants to know. A job that has ended for this one has nobody else.
     let part = match (flags.after, flags.arriving) {
         (Some(_), _) => Part::MayMiss,
@@ -65,6 +66,12 @@ pub fn run(flags: Restart) -> ExitCode {
         Err(failure) => {
             waiting.into_iter().for_each(|waiting| waiting.hears_of(&failure));
             complain(&failure);
+            if on_failure.fruitless > 0 {
+                let store = store.map(|store| format!("--store {store} ")).unwrap_or_default();
+                eprintln!(
+                    "dormouse: the job is not continued; when that is mended, 'dormouse restart {store}{image}' does"
+                );
+            }
             ExitCode::from(OWN_FAILURE)
         }
     }
@@ -90,6 +97,7 @@ fn start(flags: Restart, waiting: Option<Arc<Waiting>>) -> Result<(Ended, String
     let stdio = host::Stdio::take().map_err(io)?;
     let store = store_access(&flags.store)?;
     let restart = if flags.on_failure.fruitless > 0 {
+        flags.machine.gpu.as_ref().map_or(Ok(()), remote::await_machine)?;
         again::open_when_free(|| open(&store, &flags))?
     } else {
         open(&store, &flags)?
