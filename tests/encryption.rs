@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use dormouse_tests::{Failure, PACED, Stage, first_line};
+use dormouse_tests::{Failure, PACED, Stage};
 use testkit::job::Job;
 use testkit::outcome::Exit;
 use testkit::place::After;
@@ -41,9 +41,7 @@ fn a_job_goes_on_from_an_encrypted_store_by_who_has_the_key() {
     let (place, key) = (stage.place(), key(&stage));
     let whole = stage.undisturbed(&ARGS).unwrap().stdout;
     let flags = ["--encrypt", RECIPIENT, "--key", key.to_str().unwrap()];
-    let mut command = stage.command_with(&flags, PACED, &ARGS);
-    stage.hold(&mut command);
-    let job = first_line(Job::start(command).unwrap()).unwrap();
+    let job = stage.held_by(stage.command_with(&flags, PACED, &ARGS)).unwrap();
     // The second reads what the first has written.
     for after in [After::LeaveRunning, After::Stop] {
         stage.checkpoint(after).unwrap();

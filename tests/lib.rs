@@ -204,7 +204,13 @@ impl Stage {
 
     /// Starts such a guest and waits for its first line.
     pub fn held(&self, guest: &str, args: &[&str]) -> anyhow::Result<Job> {
-        first_line(Job::start(self.held_command(guest, args))?)
+        self.held_by(self.command(guest, args))
+    }
+
+    /// Starts a command that runs such guests, likewise.
+    pub fn held_by(&self, mut command: Command) -> anyhow::Result<Job> {
+        self.hold(&mut command);
+        first_line(Job::start(command)?)
     }
 
     /// Lets guests that are held come to their end, those that are restarted later also.

@@ -3,11 +3,10 @@
 
 use crate::encryption::{RECIPIENT, key};
 use crate::migrate::{ARGS, apart, hide, migrate, report, wait_for_end};
-use dormouse_tests::{Failure, PACED, Stage, first_line};
+use dormouse_tests::{Failure, PACED, Stage};
 use rustix::mount::mount_bind;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use testkit::job::Job;
 use testkit::outcome::Exit;
 use testkit::served::Served;
 
@@ -43,9 +42,7 @@ fn what_the_other_machine_lacks_is_named_before_a_job_is_stopped() {
         guest.display(),
         ARGS.join(" ")
     );
-    let mut command = stage.shell(&script);
-    stage.hold(&mut command);
-    let job = first_line(Job::start(command).unwrap()).unwrap();
+    let job = stage.held_by(stage.shell(&script)).unwrap();
     let (programs, log, around) = (guest.parent().unwrap(), cwd.join("log"), cwd.join("out"));
     let [program, file, work] =
         [&guest, &log.join("file"), &cwd.join("out/work")].map(|path| path.display().to_string());
@@ -89,9 +86,8 @@ fn a_job_with_an_encrypted_store_moves_to_who_has_the_key() {
     let (there, key) = (there(&stage), key(&stage));
     let whole = stage.undisturbed(&ARGS).unwrap().stdout;
     let key = key.to_str().unwrap();
-    let mut command = stage.command_with(&["--encrypt", RECIPIENT, "--key", key], PACED, &ARGS);
-    stage.hold(&mut command);
-    let job = first_line(Job::start(command).unwrap()).unwrap();
+    let job =
+        stage.held_by(stage.command_with(&["--encrypt", RECIPIENT, "--key", key], PACED, &ARGS)).unwrap();
     let images = |store: &Path, keys: &[&str]| {
         let output = stage.place().dormouse("ls").args(["--json", "--store"]).arg(store).args(keys).output();
         let listing: serde_json::Value = serde_json::from_slice(&output.unwrap().stdout).unwrap();

@@ -4,7 +4,7 @@
 
 use crate::migrate::{apart, report, wait_for_end};
 use crate::remote::the_same;
-use dormouse_tests::{Failure, PACED, Stage, first_line};
+use dormouse_tests::{Failure, PACED, Stage};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 use serde_json::Value;
 use std::fs::File;
@@ -106,9 +106,7 @@ fn a_job_moves_to_another_machine() {
     };
     assert!(verify(&there.join("store")).status.success(), "{:?}", verify(&there.join("store")));
     // Where both see the job's store, nothing is sent; the name is free again here, and there.
-    let mut restart = stage.place().restart_command(image);
-    stage.hold(&mut restart);
-    let job = first_line(Job::start(restart).unwrap()).unwrap();
+    let job = stage.held_by(stage.place().restart_command(image)).unwrap();
     let moved = report(&migrate(&["--shared-store", "--name", "other"], &[]));
     let left = stage.finish(job).unwrap();
     assert_eq!((left.exit, &moved["last"]["sent"]), (Exit::Signal(9), &Value::from(0)), "{}", left.stderr);
@@ -128,9 +126,7 @@ fn a_network_is_the_only_way_between_a_program_and_its_device() {
     // And an image is made here, of memory that is there.
     let args = ["600"];
     let whole = stage.undisturbed(&args).unwrap().stdout;
-    let mut command = stage.command_at(&server, PACED, &args);
-    stage.hold(&mut command);
-    let job = first_line(Job::start(command).unwrap()).unwrap();
+    let job = stage.held_by(stage.command_at(&server, PACED, &args)).unwrap();
     let image = stage.checkpoint(After::Stop).unwrap();
     let mut printed = stage.finish(job).unwrap().stdout;
     let ended = Job::start(stage.restart_at(&server, &image)).unwrap().finish().unwrap();

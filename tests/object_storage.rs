@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use dormouse_tests::{Failure, PACED, Stage, first_line};
+use dormouse_tests::{Failure, PACED, Stage};
 use testkit::job::Job;
 use testkit::outcome::Exit;
 use testkit::s3::{Proxy, Server, Trouble};
@@ -26,8 +26,7 @@ fn run(stage: &Stage, env: &[(&'static str, String)]) -> Job {
     let mut command = dormouse(stage, env, "run");
     command.args(["--name", stage.name(), "--device", stage.place().device.flag(), "--"]);
     command.arg(stage.guest(PACED)).args(ARGS).env("A_MARK", "of-the-job's-own");
-    stage.hold(&mut command);
-    first_line(Job::start(command).unwrap()).unwrap()
+    stage.held_by(command).unwrap()
 }
 
 /// The supervisor writes where its job's store is, whoever asks.

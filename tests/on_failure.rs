@@ -1,19 +1,13 @@
 //! Jobs that are continued by themselves when they lose a GPU server (`--restart-on-failure`).
 #![allow(clippy::unwrap_used)]
 
-use dormouse_tests::{PACED, Stage, first_line};
-use std::process::Command;
+use dormouse_tests::{PACED, Stage};
 use std::time::{Duration, Instant};
 use testkit::job::{Job, LIMIT};
 use testkit::outcome::Exit;
 use testkit::place::{After, Device};
 
 const ARGS: [&str; 1] = ["800"];
-
-fn begun(stage: &Stage, mut command: Command) -> Job {
-    stage.hold(&mut command);
-    first_line(Job::start(command).unwrap()).unwrap()
-}
 
 /// Kills the servers of a job that has some, and tells how many.
 fn kill_servers(stage: &Stage, job: &Job) -> usize {
@@ -45,7 +39,7 @@ fn last_line(stdout: &[u8]) -> String {
 fn a_job_whose_server_is_killed_is_continued_from_its_newest_image() {
     let stage = Stage::new("continued").unwrap();
     let whole = stage.undisturbed(&ARGS).unwrap();
-    let job = begun(&stage, stage.command_with(&["--restart-on-failure"], PACED, &ARGS));
+    let job = stage.held_by(stage.command_with(&["--restart-on-failure"], PACED, &ARGS)).unwrap();
     let image = stage.checkpoint(After::LeaveRunning).unwrap();
     assert_eq!(kill_servers(&stage, &job), 1);
     let finished = stage.finish(job).unwrap();
@@ -57,7 +51,7 @@ fn a_job_whose_server_is_killed_is_continued_from_its_newest_image() {
 #[test]
 fn a_job_that_gets_no_further_is_given_up() {
     let stage = Stage::new("given-up").unwrap();
-    let job = begun(&stage, stage.command_with(&["--restart-on-failure=1"], PACED, &ARGS));
+    let job = stage.held_by(stage.command_with(&["--restart-on-failure=1"], PACED, &ARGS)).unwrap();
     stage.checkpoint(After::LeaveRunning).unwrap();
     kill_servers(&stage, &job);
     // Not while it is being restarted: that fails by itself.
@@ -76,7 +70,7 @@ fn a_job_that_gets_no_further_is_given_up() {
 #[test]
 fn a_job_without_an_image_only_gets_the_error() {
     let stage = Stage::new("no-image").unwrap();
-    let job = begun(&stage, stage.command_with(&["--restart-on-failure"], PACED, &ARGS));
+    let job = stage.held_by(stage.command_with(&["--restart-on-failure"], PACED, &ARGS)).unwrap();
     kill_servers(&stage, &job);
     let finished = stage.finish(job).unwrap();
     assert_ne!(finished.exit, Exit::Code(0));
@@ -93,7 +87,7 @@ fn a_job_goes_on_when_the_machine_of_its_device_does() {
     let flags = ["--gpu", &served.address, "--restart-on-failure"];
     let mut command = stage.command_with(&flags, PACED, &ARGS);
     served.known_to(&mut command);
-    let job = begun(&stage, command);
+    let job = stage.held_by(command).unwrap();
     stage.checkpoint(After::LeaveRunning).unwrap();
     testkit::tree::kill_all(&served.sessions());
     let finished = stage.finish(job).unwrap();
@@ -112,7 +106,7 @@ fn a_job_waits_for_the_machine_of_its_device() {
     let flags = ["--gpu", &served.address, "--restart-on-failure=1"];
     let mut command = stage.command_with(&flags, PACED, &ARGS);
     served.known_to(&mut command);
-    let job = begun(&stage, command);
+    let job = stage.held_by(command).unwrap();
     stage.checkpoint(After::LeaveRunning).unwrap();
     served.fail();
     wait_until(|| String::from_utf8_lossy(&job.stderr.so_far()).contains("the restart waits for"));

@@ -197,9 +197,7 @@ fn asleep_from_a_copy(name: &str) -> (Stage, String, PathBuf) {
     let stage = Stage::new(name).unwrap();
     let program = stage.place().cwd().join("program");
     std::fs::copy(stage.guest(PACED), &program).unwrap();
-    let mut command = stage.place().run_command(&program, &["400".to_owned()]);
-    stage.hold(&mut command);
-    let job = dormouse_tests::first_line(Job::start(command).unwrap()).unwrap();
+    let job = stage.held_by(stage.place().run_command(&program, &["400".to_owned()])).unwrap();
     let image = stage.checkpoint(After::Stop).unwrap();
     job.finish().unwrap();
     (stage, image, program)
@@ -249,9 +247,7 @@ fn a_file_that_was_appended_to_and_cannot_be_made_durable() {
     let guest = stage.guest(PACED).display().to_string();
     let script = "exec 3>>\"$0\"; head -c 30000000 /dev/zero | tr '\\0' x >&3; exec \"$@\"";
     let args = ["-c", script, &log, &guest, "400"].map(str::to_owned);
-    let mut command = stage.place().run_command(Path::new("/bin/sh"), &args);
-    stage.hold(&mut command);
-    let job = dormouse_tests::first_line(Job::start(command).unwrap()).unwrap();
+    let job = stage.held_by(stage.place().run_command(Path::new("/bin/sh"), &args)).unwrap();
     stage.refused_checkpoint(&[]).unwrap().expect(1, &["no image", &log, "cannot be made durable"]);
     // Linux tells nobody again that it is lost.
     stage.refused_checkpoint(&[]).unwrap().expect(1, &[&log, "an earlier checkpoint could not make durable"]);

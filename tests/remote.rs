@@ -195,9 +195,7 @@ fn an_image_continues_wherever_there_is_a_device() {
     let servers = [trusted(&stage), trusted(&stage)];
     let args = ["600"];
     let whole = stage.undisturbed(&args).unwrap().stdout;
-    let mut command = stage.command_at(&servers[0], PACED, &args);
-    stage.hold(&mut command);
-    let mut job = first_line(Job::start(command).unwrap()).unwrap();
+    let mut job = stage.held_by(stage.command_at(&servers[0], PACED, &args)).unwrap();
     let mut printed = Vec::new();
     for server in [Some(&servers[1]), None] {
         let image = stage.checkpoint(After::Stop).unwrap();

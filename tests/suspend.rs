@@ -108,9 +108,7 @@ fn device_memory_may_wait_in_the_store() {
 #[test]
 fn regular_checkpoints_are_left_out_while_a_job_is_asleep() {
     let stage = Stage::new("regular-sleep").unwrap();
-    let mut command = stage.command_with(&["--every", "1s"], PACED, &ARGS);
-    stage.hold(&mut command);
-    let job = dormouse_tests::first_line(Job::start(command).unwrap()).unwrap();
+    let job = stage.held_by(stage.command_with(&["--every", "1s"], PACED, &ARGS)).unwrap();
     suspend(&stage);
     let before = stage.images().unwrap().len();
     std::thread::sleep(Duration::from_millis(2500));
@@ -150,9 +148,7 @@ fn what_cannot_be_resumed_stays_asleep() {
     let kit = kit_of_its_own(stage.place().folder);
     let place = Place { kit: &kit, ..stage.place() };
     let native = stage.undisturbed(&ARGS).unwrap();
-    let mut command = place.run_command(&stage.guest(PACED), &ARGS.map(str::to_owned));
-    stage.hold(&mut command);
-    let job = dormouse_tests::first_line(Job::start(command).unwrap()).unwrap();
+    let job = stage.held_by(place.run_command(&stage.guest(PACED), &ARGS.map(str::to_owned))).unwrap();
     suspend(&stage);
     let may_run = |mode| std::fs::set_permissions(kit.dormouse(), PermissionsExt::from_mode(mode)).unwrap();
     may_run(0o644);
@@ -206,9 +202,7 @@ fn one_of_several_processes_may_die_in_the_sleep_of_all() {
     let stage = Stage::new("several").unwrap();
     let guest = stage.guest(PACED).display().to_string();
     let script = format!("{guest} 100000 >/dev/null & {guest} 600; kill %1; wait; echo over");
-    let mut command = stage.shell(&script);
-    stage.hold(&mut command);
-    let job = dormouse_tests::first_line(Job::start(command).unwrap()).unwrap();
+    let job = stage.held_by(stage.shell(&script)).unwrap();
     let until = Instant::now() + Duration::from_secs(60);
     while stage.place().servers(&job).unwrap().len() < 2 {
         assert!(Instant::now() < until, "there are two sessions");
@@ -274,9 +268,7 @@ fn whoever_traces_the_job_is_in_the_way_by_name() {
 #[test]
 fn a_profile_is_not_cut_off() {
     let stage = Stage::new("recorded").unwrap();
-    let mut command = stage.command_with(&["--profile", "profile"], PACED, &ARGS);
-    stage.hold(&mut command);
-    let job = dormouse_tests::first_line(Job::start(command).unwrap()).unwrap();
+    let job = stage.held_by(stage.command_with(&["--profile", "profile"], PACED, &ARGS)).unwrap();
     let refused = stage.place().asked("suspend").output().unwrap();
     Failure::of(&refused).unwrap().expect(6, &["--profile"]);
     assert_eq!(stage.finish(job).unwrap().exit, Exit::Code(0));

@@ -130,9 +130,7 @@ fn the_freest_gpus_take_the_places_of_a_jobs() {
         command
     };
     let whole = finish(begin()).unwrap().stdout;
-    let mut command = begin();
-    stage.hold(&mut command);
-    let mut job = first_line(Job::start(command).unwrap()).unwrap();
+    let mut job = stage.held_by(begin()).unwrap();
     assert_eq!(lists(&stage, &job), [Some("1".to_owned())]);
     assert_eq!(stage.place().suspend().unwrap(), Suspension::Suspended);
     let mut resume = among(stage.place().asked("resume"), 3);

@@ -26,6 +26,8 @@ pub enum Kind {
     DeviceFull,
     /// A privilege or CRIU is missing.
     Unavailable,
+    /// Another machine cannot be reached, or does not let this one in.
+    Unreachable,
     /// The store cannot take the image: full, read-only, unreachable.
     Store,
     /// The job ended meanwhile.
@@ -49,7 +51,7 @@ impl Kind {
             Self::Refused => 6,
             Self::Damaged => 7,
             Self::Mismatch | Self::DeviceFull => 8,
-            Self::Unavailable => 9,
+            Self::Unavailable | Self::Unreachable => 9,
             Self::Store => 10,
             Self::Ended => 11,
             Self::CannotExecute => 126,

@@ -436,6 +436,7 @@ fn machines_and_failures_are_as_documented() {
         Kind::Mismatch,
         Kind::DeviceFull,
         Kind::Unavailable,
+        Kind::Unreachable,
         Kind::Store,
         Kind::Ended,
         Kind::Failed,

@@ -24,7 +24,7 @@ pub fn open(
     };
     let choice = Choice { only: address.device(), visible };
     RemoteBackend::connect(wires, &choice, lost)
-        .map_err(|error| Failure::new(Kind::Unavailable, format!("{}: {}", address.machine(), Chain(&error))))
+        .map_err(|error| Failure::new(Kind::Unreachable, format!("{}: {}", address.machine(), Chain(&error))))
 }
 
 /// For how long a job that has lost its machine waits for it to be there again.
@@ -91,6 +91,6 @@ pub fn serve(mut wires: Wires, backend: Arc<dyn Backend>, quota: Quota, idle: Op
 pub fn failure(error: &DialError) -> Failure {
     match error {
         DialError::OwnKeys(error) => super::serve::keys_failure(error),
-        _ => Failure::new(Kind::Unavailable, Chain(error).to_string()),
+        _ => Failure::new(Kind::Unreachable, Chain(error).to_string()),
     }
 }

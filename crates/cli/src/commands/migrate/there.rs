@@ -46,7 +46,7 @@ impl There {
         let (wires, _) = dialled.map_err(|error| remote::failure(&error))?;
         let machine = address.machine();
         let arrival = Arrival::connect(wires, WITHIN)
-            .map_err(|error| Failure::new(Kind::Unavailable, format!("{machine}: {}", Chain(&error))))?;
+            .map_err(|error| Failure::new(Kind::Unreachable, format!("{machine}: {}", Chain(&error))))?;
         let folder = arrival.folder(&machine);
         let (shared, shows) = (flags.shared_store, !flags.json.json);
         let start_within = flags.start_within;
@@ -71,7 +71,7 @@ impl There {
     }
 
     fn lost(&self, error: &dyn std::error::Error) -> Failure {
-        Failure::new(Kind::Unavailable, format!("{}: {}", self.machine, Chain(error)))
+        Failure::new(Kind::Unreachable, format!("{}: {}", self.machine, Chain(error)))
     }
 
     /// What went wrong there, where its paths, keys and processes are.
