@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use testkit::job::{Job, LIMIT};
 use testkit::outcome::Exit;
 use testkit::place::{After, Device};
+use testkit::served::Served;
 
 const ARGS: [&str; 1] = ["800"];
 
@@ -77,18 +78,23 @@ fn a_job_without_an_image_only_gets_the_error() {
     assert!(finished.stderr.contains("There is no image of the job"), "{}", finished.stderr);
 }
 
+/// A job with another machine's device, of which there is an image.
+fn checkpointed_at(stage: &Stage, served: &Served, on_failure: &str) -> Job {
+    served.is_trusted().unwrap();
+    let mut command = stage.command_with(&["--gpu", &served.address, on_failure], PACED, &ARGS);
+    served.known_to(&mut command);
+    let job = stage.held_by(command).unwrap();
+    stage.checkpoint(After::LeaveRunning).unwrap();
+    job
+}
+
 /// The other machine's server is gone, and comes back.
 #[test]
 fn a_job_goes_on_when_the_machine_of_its_device_does() {
     let stage = Stage::new("machine-gone").unwrap();
     let served = stage.served(Device::Soft, "127.0.0.1").unwrap();
-    served.is_trusted().unwrap();
     let whole = stage.undisturbed(&ARGS).unwrap();
-    let flags = ["--gpu", &served.address, "--restart-on-failure"];
-    let mut command = stage.command_with(&flags, PACED, &ARGS);
-    served.known_to(&mut command);
-    let job = stage.held_by(command).unwrap();
-    stage.checkpoint(After::LeaveRunning).unwrap();
+    let job = checkpointed_at(&stage, &served, "--restart-on-failure");
     testkit::tree::kill_all(&served.sessions());
     let finished = stage.finish(job).unwrap();
     assert_eq!(finished.exit, Exit::Code(0), "{}", finished.stderr);
@@ -101,13 +107,8 @@ fn a_job_goes_on_when_the_machine_of_its_device_does() {
 fn a_job_waits_for_the_machine_of_its_device() {
     let stage = Stage::new("machine-back").unwrap();
     let mut served = stage.served(Device::Soft, "127.0.0.1").unwrap();
-    served.is_trusted().unwrap();
     let whole = stage.undisturbed(&ARGS).unwrap();
-    let flags = ["--gpu", &served.address, "--restart-on-failure=1"];
-    let mut command = stage.command_with(&flags, PACED, &ARGS);
-    served.known_to(&mut command);
-    let job = stage.held_by(command).unwrap();
-    stage.checkpoint(After::LeaveRunning).unwrap();
+    let job = checkpointed_at(&stage, &served, "--restart-on-failure=1");
     served.fail();
     wait_until(|| String::from_utf8_lossy(&job.stderr.so_far()).contains("the restart waits for"));
     served.serve_again(Device::Soft).unwrap();

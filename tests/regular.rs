@@ -69,9 +69,7 @@ fn they_are_written_as_was_said() {
 #[test]
 fn what_was_asked_for_is_kept() {
     let stage = Stage::new("asked").unwrap();
-    let mut command = stage.command_with(&every("1"), PACED, &ARGS);
-    stage.hold(&mut command);
-    let job = Job::start(command).unwrap();
+    let job = stage.held_by(stage.command_with(&every("1"), PACED, &ARGS)).unwrap();
     while stage.images().unwrap_or_default().is_empty() {
         std::thread::sleep(std::time::Duration::from_millis(50));
     }

@@ -441,7 +441,7 @@ fn what_is_near(inside: Option<&(String, u64)>) -> String {
 }
 
 /// What can be done about damage.
-const RESCUE: &str = "bring the file back from a copy, or use another image (`dormouse ls`)";
+pub(crate) const RESCUE: &str = "bring the file back from a copy, or use another image (`dormouse ls`)";
 
 /// What can be done about a store's own file: nothing in the store depends on what it says, unless that is the secret.
 const NEW_CONFIG: &str = "; bring it back from a copy, or, if the store is not encrypted, copy the file of a new store there: the images are not \

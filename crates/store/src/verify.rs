@@ -10,7 +10,7 @@ use image::{ChunkError, ChunkId, Extent, ImageId, Manifest, PackId, PackIndex, p
 use serde::Serialize;
 
 use crate::chunk_map::{ChunkMap, Place};
-use crate::error::describe;
+use crate::error::{RESCUE, describe};
 use crate::list::problem_of;
 use crate::media::{Cursor, MediaLock, MediaRead};
 use crate::read::{BadCopy, Fetcher, Scratch};
@@ -86,15 +86,14 @@ impl fmt::Display for Damage {
     }
 }
 
-/// What can be done about damage in a store of which jobs still have the memory, too.
-const ADVICE: &str = "bring the file back from a copy, or use another image (`dormouse ls`); where a damaged pack is moved out of the store, the next checkpoint of each \
-     running job writes anew what that has needed of it (docs/store.md)";
-
 impl VerifyReport {
     /// What can be done, if there is damage.
     #[must_use]
-    pub fn advice(&self) -> Option<&'static str> {
-        (!self.ok).then_some(ADVICE)
+    pub fn advice(&self) -> Option<String> {
+        // Of a store the jobs still have the memory, too.
+        let anew = "where a damaged pack is moved out of the store, the next checkpoint of each running job writes anew what that has needed of it \
+                    (docs/store.md)";
+        (!self.ok).then(|| format!("{RESCUE}; {anew}"))
     }
 
     fn add(&mut self, damage: Damage) {

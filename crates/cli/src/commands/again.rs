@@ -1,6 +1,6 @@
 //! Continuing a job that has lost a GPU server (`--restart-on-failure`): this process becomes a `dormouse restart` of its newest image.
 
-use crate::flags::{Cli, OnFailure};
+use crate::flags::{Cli, OnFailure, Restart};
 use checkpoint::supervisor::Ended;
 use checkpoint::{Failure, Kind, Newest};
 use clap::parser::ValueSource;
@@ -52,6 +52,13 @@ pub fn restart(ended: &Ended, wanted: &OnFailure, from: Option<&str>) {
         Err(error) => error,
     };
     eprintln!("dormouse: cannot continue: {error}");
+}
+
+/// The command with which somebody continues the image of such a restart that has failed.
+pub fn by_hand(flags: &Restart) -> Option<String> {
+    let image = flags.image.parse().ok().filter(|_| flags.on_failure.fruitless > 0)?;
+    let (store, keys) = (flags.store.store.clone(), flags.store.keys.key.clone());
+    Some(Newest { image, reference: flags.image.clone(), store, keys }.command())
 }
 
 /// Opens the image that such a restart continues. Nobody is there to try again, so that is done for as long as others have the store to themselves, which

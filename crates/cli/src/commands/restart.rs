@@ -42,8 +42,7 @@ pub fn run(flags: Restart) -> ExitCode {
     if flags.check {
         return finish(flags.json, check(&flags));
     }
-    let (on_failure, image, store) =
-        (flags.on_failure.clone(), flags.image.clone(), flags.store.store.clone());
+    let (on_failure, by_hand) = (flags.on_failure.clone(), again::by_hand(&flags));
     // Whoever has started this, if he wants to know. A job that has ended for this one has nobody else.
     let part = match (flags.after, flags.arriving) {
         (Some(_), _) => Part::MayMiss,
@@ -66,11 +65,8 @@ pub fn run(flags: Restart) -> ExitCode {
         Err(failure) => {
             waiting.into_iter().for_each(|waiting| waiting.hears_of(&failure));
             complain(&failure);
-            if on_failure.fruitless > 0 {
-                let store = store.map(|store| format!("--store {store} ")).unwrap_or_default();
-                eprintln!(
-                    "dormouse: the job is not continued; when that is mended, 'dormouse restart {store}{image}' does"
-                );
+            if let Some(command) = by_hand {
+                eprintln!("dormouse: the job is not continued; when that is mended, '{command}' does");
             }
             ExitCode::from(OWN_FAILURE)
         }

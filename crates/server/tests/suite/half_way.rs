@@ -80,6 +80,11 @@ ret;
 "
     )
 }
+/// A module with such kernels.
+fn module(kernels: &str) -> String {
+    format!(".version 7.0\n.target sm_75\n.address_size 64\n{kernels}")
+}
+
 /// Each thread for itself.
 const MIX: &str = r#"loop:
 .pragma "cpt";
@@ -139,7 +144,7 @@ fn marked() -> String {
     let round = format!("{ROUND}{MIX}");
     let kernels = [("mix", MIX), ("seldom", SELDOM), ("pass", PASS), ("round", &round)]
         .map(|(name, body)| kernel(name, body));
-    format!(".version 7.0\n.target sm_75\n.address_size 64\n{}", kernels.concat())
+    module(&kernels.concat())
 }
 
 /// Blocks, and threads of each.
@@ -542,8 +547,7 @@ fn a_grid_of_which_the_twin_does_not_fit_is_launched_as_it_is() {
     // Of these there is room for 67 blocks of 32 threads that have stopped.
     let large = format!(".local .b8 large[500000];\n{MIX}");
     let kernels = [("wide", &wide), ("large", &large)].map(|(name, body)| kernel(name, body));
-    let text = format!(".version 7.0\n.target sm_75\n.address_size 64\n{}", kernels.concat());
-    let module = program.app.load(&mut program.thread, 40, &text);
+    let module = program.app.load(&mut program.thread, 40, &module(&kernels.concat()));
     let [wide, large] =
         [(41, "wide"), (42, "large")].map(|(id, name)| program.thread.function(module, id, name));
     let question = OccupancyBlocks { ctx: CTX, callee: wide, block: 256, shared: 0, flags: 0 };

@@ -12,8 +12,7 @@ fn a_kernel_that_went_on_without_room_has_it_again() {
     // What is saved of all of them is 26 MB: a device with 40 has room for that once.
     let mut program = Program::on(App::with_memory(40 << 20));
     let body = format!(".local .b8 large[2000];\n{MIX}");
-    let text = format!(".version 7.0\n.target sm_75\n.address_size 64\n{}", kernel("large", &body));
-    let module = program.app.load(&mut program.thread, 40, &text);
+    let module = program.app.load(&mut program.thread, 40, &module(&kernel("large", &body)));
     let large = program.thread.function(module, 41, "large");
     let count = BLOCKS.0 * BLOCKS.1;
     let memory = program.thread.alloc(u64::from(count) * 4);

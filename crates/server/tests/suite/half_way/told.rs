@@ -2,11 +2,6 @@
 
 use super::*;
 
-/// A module with one kernel.
-fn module(kernel: &str) -> String {
-    format!(".version 7.0\n.target sm_75\n.address_size 64\n{kernel}")
-}
-
 /// What was told once, and has all of these in it.
 fn told_once(kernel: &str, why: &[&str]) {
     let told = warned(&format!("the marked {kernel} is launched as it is"));
