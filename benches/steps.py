@@ -87,7 +87,8 @@ def main() -> int:
             measure(f"--every {given.every}, threads: {threads}", dormouse(store, "--every", given.every, "--keep-last", "2", *said))
             images = jobs.ask("ls", "--store", str(store))["images"]
             jobs.ask("verify", "--store", str(store))
-            print(f"{len(images)} images verified: " + ", ".join(f"{each['stored']['written'] / 1e9:.2f} GB written" for each in images), flush=True)
+            told = [f"stood still for {each['stall_ms']:.0f} ms, {each['stored']['written'] / 1e9:.2f} GB written" for each in images]
+            print(f"{len(images)} images verified: " + "; ".join(told), flush=True)
             shutil.rmtree(store)
     print("the same was printed in all of them" if same else "SOMETHING ELSE WAS PRINTED", flush=True)
     return 0 if same else 1

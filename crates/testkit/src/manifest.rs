@@ -69,6 +69,9 @@ pub struct Guest {
     /// Whether it takes all memory that a GPU has free: there nothing runs beside it.
     #[serde(default)]
     pub alone: bool,
+    /// Whether a job that began on a GPU can go to the software device and back: it makes nothing there that a GPU would have to give it again.
+    #[serde(default)]
+    pub devices: bool,
     /// The most rounds of each scenario on a GPU, where one takes minutes.
     pub gpu_rounds: Option<u32>,
     /// What device code is embedded.

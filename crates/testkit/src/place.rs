@@ -169,6 +169,14 @@ impl Place<'_> {
         command
     }
 
+    /// Whether the job is among those that run.
+    pub fn is_listed(&self, job: &Job) -> anyhow::Result<bool> {
+        let output = self.dormouse("ps").arg("--json").output().context("cannot run dormouse ps")?;
+        let listed: serde_json::Value = serde_json::from_slice(&output.stdout).context("what ps says")?;
+        let jobs = listed["jobs"].as_array().map_or(&[][..], Vec::as_slice);
+        Ok(jobs.iter().any(|each| each["supervisor"] == job.pid()))
+    }
+
     /// The job's GPU servers.
     pub fn servers(&self, job: &Job) -> anyhow::Result<Vec<i32>> {
         let is_server = |pid: &i32| {

@@ -1,7 +1,7 @@
 //! What is done to a guest while it runs, and what must come out all the same.
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 
@@ -29,6 +29,8 @@ pub enum Scenario {
     /// Five checkpoints (fewer, but two, of a guest that is too short), of which each reads what has changed since the one before; behind the last everything is
     /// killed and that image restarted.
     Stops,
+    /// From the GPU to the software device and back again, with a checkpoint on either.
+    Devices,
 }
 
 /// How many checkpoints [`Scenario::Stops`] has before its last one.
@@ -36,8 +38,8 @@ const STOPS: usize = 4;
 
 impl Scenario {
     /// All of them.
-    pub const ALL: [Self; 5] =
-        [Self::Checkpoint, Self::KillAndRestart, Self::Chain, Self::Suspend, Self::Stops];
+    pub const ALL: [Self; 6] =
+        [Self::Checkpoint, Self::KillAndRestart, Self::Chain, Self::Suspend, Self::Stops, Self::Devices];
 
     /// Those of them that CI has time for, of the guest with such a number: in a chain happens what a restart is, and in place every other guest goes on
     /// behind a checkpoint, of marked ones behind several, the others behind a suspension.
@@ -58,7 +60,13 @@ impl Scenario {
             Self::Chain => "chain",
             Self::Suspend => "suspend",
             Self::Stops => "stops",
+            Self::Devices => "devices",
         }
+    }
+
+    /// Whether it can be done to a guest on this machine's GPU, or on another device.
+    pub fn suits(self, guest: &Guest, on_gpu: bool) -> bool {
+        self != Self::Devices || (on_gpu && guest.devices)
     }
 
     /// How many times the job is restarted.
@@ -66,8 +74,14 @@ impl Scenario {
         match self {
             Self::Checkpoint | Self::Suspend => 0,
             Self::KillAndRestart | Self::Stops => 1,
+            Self::Devices => 2,
             Self::Chain => 3,
         }
+    }
+
+    /// Where the job goes on after so many restarts, that began on `device`.
+    fn device(self, device: Device, restarts: usize) -> Device {
+        if self == Self::Devices && restarts % 2 == 1 { Device::Soft } else { device }
     }
 }
 
@@ -99,6 +113,19 @@ enum Attempt {
 
 /// How often a round is tried with an earlier moment before it counts as failed.
 const ATTEMPTS: u32 = 12;
+
+/// Waits until a job that was restarted can be asked; whether it has not ended before that.
+fn is_there(job: &mut Job, place: &Place<'_>) -> anyhow::Result<bool> {
+    let deadline = Instant::now() + LIMIT;
+    while !place.is_listed(job)? {
+        if job.has_ended()? {
+            return Ok(false);
+        }
+        ensure!(Instant::now() < deadline, "not restarted after {LIMIT:?}: {:?}", job.stderr.so_far());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(true)
+}
 
 impl Case<'_> {
     /// Runs one round and answers with the reports of its checkpoints.
@@ -146,8 +173,13 @@ impl Case<'_> {
         let cuts = scenario.restarts().max(1);
         let mut exact = true;
 
-        for _ in 0..cuts {
-            if !job.stdout.wait_for_line(LIMIT) {
+        for cut in 0..cuts {
+            // On the software device a launch meant for a GPU may take hours: there the job is there once it can be asked.
+            let there = match scenario.device(self.device, cut) {
+                device if device == self.device => job.stdout.wait_for_line(LIMIT),
+                _ => is_there(&mut job, place)?,
+            };
+            if !there {
                 return self.too_late(job, place);
             }
             // Several moments are spread over the run.
@@ -164,7 +196,7 @@ impl Case<'_> {
                 }
             }
             std::thread::sleep(part.mul_f64(seed.fraction()));
-            let stop = scenario == Scenario::Chain && seed.coin();
+            let stop = matches!(scenario, Scenario::Chain | Scenario::Devices) && seed.coin();
             exact &= stop;
             let printed = job.stdout.so_far().len();
             // Where the guest is long enough for two.
@@ -191,7 +223,8 @@ impl Case<'_> {
                 std::thread::sleep(Duration::from_millis(seed.draw() % 60));
                 place.kill_everything(job)?
             });
-            job = place.restart(&report.image)?;
+            let device = scenario.device(self.device, cut + 1);
+            job = Place { device, ..*place }.restart(&report.image)?;
             reports.push(report);
         }
 

@@ -83,10 +83,11 @@ pub struct Row {
 }
 
 impl Row {
-    /// Whether every round was run and passed.
+    /// Whether there was something to run, and every round of it passed.
     #[must_use]
     pub fn is_complete(&self) -> bool {
-        self.failures.is_empty() && self.passed.iter().flatten().all(|passed| *passed == self.rounds)
+        let mut asked = self.passed.iter().flatten().peekable();
+        self.failures.is_empty() && asked.peek().is_some() && asked.all(|passed| *passed == self.rounds)
     }
 
     /// How many runs are known to have passed or failed.
@@ -141,7 +142,7 @@ impl Suite {
             let (round, unit) = ((unit / each_round) as u32, unit % each_round);
             let (trial, scenario) = (unit / self.scenarios.len(), unit % self.scenarios.len());
             let (trial, scenario) = (&trials[trial], self.scenarios[scenario]);
-            let wanted = self.is_in_time() && round < trial.rounds;
+            let wanted = self.is_in_time() && round < trial.rounds && trial.scenarios.contains(&scenario);
             if wanted {
                 let last = trial.round(self, scenario, round, tell);
                 tell(News::Round { row: &trial.row(), last });
@@ -158,6 +159,8 @@ struct Trial<'a> {
     folder: PathBuf,
     /// None where it failed, or there was no time for it.
     reference: Option<Reference>,
+    /// What is done to it.
+    scenarios: Vec<Scenario>,
     rounds: u32,
     tally: Mutex<Tally>,
 }
@@ -182,10 +185,14 @@ impl<'a> Trial<'a> {
             Some(Err(error)) => (None, Some(format!("{}, undisturbed: {error:#}", guest.name))),
             None => (None, None),
         };
-        let passed = Scenario::ALL.map(|scenario| suite.scenarios.contains(&scenario).then_some(0));
+        let on_gpu = suite.device == Device::Gpu && suite.served.is_none();
+        let suits = |scenario: &Scenario| scenario.suits(guest, on_gpu);
+        let scenarios: Vec<_> = suite.scenarios.iter().copied().filter(suits).collect();
+        let passed = Scenario::ALL.map(|scenario| scenarios.contains(&scenario).then_some(0));
         let tally = Tally { passed, failures: failure.into_iter().collect(), ..Tally::default() };
         let most = guest.gpu_rounds.filter(|_| suite.device == Device::Gpu).unwrap_or(u32::MAX);
-        Self { guest, folder, reference, rounds: suite.rounds.min(most), tally: Mutex::new(tally) }
+        let (rounds, tally) = (suite.rounds.min(most), Mutex::new(tally));
+        Self { guest, folder, reference, scenarios, rounds, tally }
     }
 
     /// Runs one round; whether it was the last one.
@@ -220,7 +227,7 @@ impl<'a> Trial<'a> {
             None => {}
         }
         tally.run += 1;
-        tally.run == suite.scenarios.len() * self.rounds as usize
+        tally.run == self.scenarios.len() * self.rounds as usize
     }
 
     fn row(&self) -> Row {
