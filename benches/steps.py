@@ -1,25 +1,29 @@
-"""What checkpoints cost a program's steps: `steps.py [--seconds S] [--every SECONDS] [--threads N,...] [--store DIR] [--device DEVICE] [-- PROGRAM ARGUMENT...]`.
+"""What checkpoints cost a program's steps: `steps.py [--seconds S] [--without S] [--every SECONDS] [--threads N,...] [--store DIR] [--device DEVICE] [-- PROGRAM ARGUMENT...]`.
 
 Runs a program that prints a line for each step: natively, under Dormouse, and with regular checkpoints whose writers have so many threads (`--threads`; `default` for none
-that is said), each for S seconds from its first step on; then has the images verified. Lines have to be the same in all runs. Without a program it is `train.py` with 80 layers and
-4 GiB in the host's memory.
+that is said), each for S seconds from its first step on. Every image is verified, by two processors, once it is there, and one of the two that are kept is restarted. Lines have to be the same
+in all runs. Without a program it is `train.py` with 80 layers and 4 GiB in the host's memory.
 """
 
 import argparse
 import os
 import pathlib
+import random
 import shutil
 import signal
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 import jobs
 from jobs import DORMOUSE, HERE
 
 NAME = f"steps-{os.getpid()}"
+# How long one that was restarted is looked at, seconds.
+RESTARTED = 15
 # Steps that are not counted: the first ones take longer.
 WARM_UP = 20
 
@@ -27,6 +31,7 @@ WARM_UP = 20
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=70, help="of each run")
+    parser.add_argument("--without", type=float, help="of those without checkpoints [default: as the others]")
     parser.add_argument("--every", default="30s", help="as `dormouse run` has it")
     parser.add_argument("--threads", default="default,4,2", help="one run with checkpoints for each")
     parser.add_argument("--store", help="a folder in which stores are made [default: /tmp]")
@@ -57,39 +62,95 @@ def run(words: list[str], seconds: float) -> tuple[list[str], list[float]]:
     return lines, times
 
 
+class Verifier(threading.Thread):
+    """Has each image of a store verified that comes, until it is told that no more will."""
+
+    def __init__(self, store: pathlib.Path):
+        super().__init__()
+        self.store, self.told, self.problem = store, {}, None
+        self.over = threading.Event()
+
+    def run(self) -> None:
+        last = False
+        while not last and self.problem is None:
+            last = self.over.wait(0.5)
+            for image in self.images():
+                if image["id"] not in self.told and self.problem is None:
+                    self.verify(image)
+
+    def images(self) -> list[dict]:
+        return jobs.ask("ls", "--store", str(self.store))["images"] if self.store.exists() else []
+
+    def verify(self, image: dict) -> None:
+        # What is measured is the program beside checkpoints, not beside this.
+        processors = sorted(os.sched_getaffinity(0))[-2:]
+        words = [str(DORMOUSE), "verify", "--store", str(self.store), image["id"]]
+        said = subprocess.run(words, preexec_fn=lambda: os.sched_setaffinity(0, processors), capture_output=True, text=True)
+        if said.returncode == 0:
+            self.told[image["id"]] = f"stood still for {image['stall_ms']:.0f} ms, {image['stored']['written'] / 1e9:.2f} GB written"
+        else:
+            self.problem = f"verify {image['id']} ended with {said.returncode}: {said.stdout}{said.stderr}"
+
+
+class Steps:
+    def __init__(self, given: argparse.Namespace, folder: pathlib.Path):
+        self.given, self.folder = given, folder
+        self.first, self.mean, self.same = None, None, True
+
+    def measure(self, what: str, words: list[str], seconds: float) -> None:
+        lines, times = run(words, seconds)
+        each = [1e3 * (after - before) for before, after in zip(times[WARM_UP:], times[WARM_UP + 1 :])]
+        mean = statistics.mean(each)
+        self.mean = self.mean or mean
+        self.compare(lines)
+        more = 100 * (mean / self.mean - 1)
+        print(f"| {what} | {len(each)} | {mean:.2f} | {statistics.median(each):.2f} | {max(each):.0f} | {more:+.1f} % |", flush=True)
+
+    def compare(self, lines: list[str]) -> None:
+        """With what was printed before: of the same steps the same, as far as both go."""
+        known = self.first = self.first or lines
+        begin = known.index(lines[0]) if lines[0] in known else len(known)
+        common = min(len(lines), len(known) - begin)
+        self.same &= common > 0 and lines[:common] == known[begin : begin + common]
+        if begin + len(lines) > len(known):
+            self.first = known + lines[common:]
+
+    def dormouse(self, store: pathlib.Path, *words: str) -> list[str]:
+        return [str(DORMOUSE), words[0], "--store", str(store), "--device", self.given.device, *words[1:]]
+
+    def with_checkpoints(self, threads: str) -> None:
+        store = self.folder / threads
+        said = [] if threads == "default" else ["--threads", threads]
+        verifier = Verifier(store)
+        verifier.start()
+        try:
+            words = self.dormouse(store, "run", "--name", NAME, "--every", self.given.every, "--keep-last", "2", *said, "--", *self.given.program)
+            self.measure(f"--every {self.given.every}, threads: {threads}", words, self.given.seconds)
+        finally:
+            verifier.over.set()
+            verifier.join()
+        if verifier.problem:
+            raise SystemExit(verifier.problem)
+        image = random.choice(verifier.images())["id"]
+        self.measure(f"restarted from {image}", self.dormouse(store, "restart", image), RESTARTED)
+        print(f"{len(verifier.told)} images verified: " + "; ".join(verifier.told.values()), flush=True)
+        shutil.rmtree(store)
+
+    def all(self) -> bool:
+        without = self.given.without or self.given.seconds
+        if self.given.device == "gpu":
+            self.measure("natively", self.given.program, without)
+        self.measure("under Dormouse", self.dormouse(self.folder / "none", "run", "--name", NAME, "--", *self.given.program), without)
+        for threads in self.given.threads.split(","):
+            self.with_checkpoints(threads)
+        return self.same
+
+
 def main() -> int:
     given = arguments()
-    print("| run | steps | ms: mean | median | the longest | mean, more than natively |\n|---|---|---|---|---|---|", flush=True)
-    natively, same = None, True
+    print("| run | steps | ms: mean | median | the longest | mean, more than the first |\n|---|---|---|---|---|---|", flush=True)
     with tempfile.TemporaryDirectory(prefix="dormouse-steps-", dir=given.store) as folder:
-
-        def measure(what: str, words: list[str]) -> None:
-            nonlocal natively, same
-            lines, times = run(words, given.seconds)
-            each = [1e3 * (after - before) for before, after in zip(times[WARM_UP:], times[WARM_UP + 1 :])]
-            mean = statistics.mean(each)
-            natively = natively or (lines, mean)
-            common = min(len(lines), len(natively[0]))
-            same &= lines[:common] == natively[0][:common]
-            more = 100 * (mean / natively[1] - 1)
-            print(f"| {what} | {len(each)} | {mean:.2f} | {statistics.median(each):.2f} | {max(each):.0f} | {more:+.1f} % |", flush=True)
-
-        def dormouse(store: pathlib.Path, *flags: str) -> list[str]:
-            begin = [str(DORMOUSE), "run", "--store", str(store), "--name", NAME, "--device", given.device, *flags]
-            return [*begin, "--", *given.program]
-
-        if given.device == "gpu":
-            measure("natively", given.program)
-        measure("under Dormouse", dormouse(pathlib.Path(folder) / "none"))
-        for threads in given.threads.split(","):
-            store = pathlib.Path(folder) / threads
-            said = [] if threads == "default" else ["--threads", threads]
-            measure(f"--every {given.every}, threads: {threads}", dormouse(store, "--every", given.every, "--keep-last", "2", *said))
-            images = jobs.ask("ls", "--store", str(store))["images"]
-            jobs.ask("verify", "--store", str(store))
-            told = [f"stood still for {each['stall_ms']:.0f} ms, {each['stored']['written'] / 1e9:.2f} GB written" for each in images]
-            print(f"{len(images)} images verified: " + "; ".join(told), flush=True)
-            shutil.rmtree(store)
+        same = Steps(given, pathlib.Path(folder)).all()
     print("the same was printed in all of them" if same else "SOMETHING ELSE WAS PRINTED", flush=True)
     return 0 if same else 1
 
