@@ -1,5 +1,5 @@
 use super::rig::{Rig, Shared};
-use crate::{Backend, Copy3D, Fill, Pitched, StreamArg};
+use crate::{Backend, Copy3D, Fill, Pitched, Range, StreamArg};
 
 pub(super) fn copies_go_every_way(backend: &dyn Backend) {
     let rig = Rig::new(backend);
@@ -25,6 +25,41 @@ pub(super) fn host_memory_is_read_at_once(backend: &dyn Backend) {
     backend.copy(rig.ctx, StreamArg::Legacy, rig.at(0), words.as_ptr() as u64, 40_000).unwrap();
     words.fill(2);
     assert_eq!(rig.get(rig.at(0), 10_000), vec![1; 10_000]);
+}
+
+/// A page of host memory.
+#[repr(C, align(4096))]
+#[derive(Clone)]
+struct HostPage([u32; 1024]);
+
+/// Copies to the same registered memory, none of which is waited for; in one stream, and from one to the other by an event.
+pub(super) fn the_last_copy_to_a_place_is_what_is_there(backend: &dyn Backend) {
+    const WORDS: usize = 256 << 10;
+    let rig = Rig::new(backend);
+    let mut pages = vec![HostPage([0; 1024]); WORDS / 1024];
+    let range = Range { base: pages.as_mut_ptr() as u64, bytes: 4 * WORDS as u64 };
+    backend.register_host(range).unwrap();
+    let streams = [rig.stream(0), rig.stream(0)];
+    let event = backend.event_create(rig.ctx, 0).unwrap();
+    let mut expected = vec![0; WORDS];
+    // All of it, and parts: long ones that go apart, short ones that come with what is told.
+    let parts = [(0, WORDS), (1000, 200_000), (0, WORDS), (150_000, 4000), (149_000, 90_000), (151_000, 16)];
+    for (turn, (first, count)) in parts.into_iter().cycle().take(120).enumerate() {
+        let [here, other] = if turn % 7 < 4 { streams } else { [streams[1], streams[0]] };
+        backend.event_record(rig.ctx, event, StreamArg::Created(other), 0).unwrap();
+        backend.stream_wait_event(rig.ctx, StreamArg::Created(here), event, 0).unwrap();
+        let value = turn as u32 + 1;
+        let fill = Fill { dst: rig.at(0), pitch: 0, element: 4, value, width: count as u64, height: 1 };
+        backend.fill(rig.ctx, StreamArg::Created(here), &fill).unwrap();
+        let to = range.base + 4 * first as u64;
+        backend.copy(rig.ctx, StreamArg::Created(here), to, rig.at(0), 4 * count as u64).unwrap();
+        expected[first..first + count].fill(value);
+    }
+    streams.iter().for_each(|stream| rig.wait(StreamArg::Created(*stream)));
+    let found: Vec<u32> = pages.iter().flat_map(|page| page.0).collect();
+    let wrong = found.iter().zip(&expected).position(|(found, expected)| found != expected);
+    assert_eq!(wrong.map(|at| (at, found[at], expected[at])), None, "word, found, expected");
+    backend.unregister_host(range).unwrap();
 }
 
 pub(super) fn pitched_copies_move_boxes(backend: &dyn Backend) {
