@@ -7,12 +7,19 @@
 //   chosen  makes a region, and another one when there is a file `go`; says of both in which part of the address space they are
 //   raw     has the kernel write a region that a kernel has just written, by a system call of its own; says how that went; and by the C library
 //   polled  waits by reading for what a kernel writes that takes three seconds
+//   dropped, filtered, killed   makes a region and then gives up CAP_SYS_PTRACE, or has a filter of its system calls forbid userfaultfd, or end it for that;
+//           says so, and goes on when there is a file `go`
 //   touched two threads read and write for SECONDS, and nobody calls CUDA meanwhile
 #include <atomic>
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
+#include <linux/capability.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <string>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <thread>
@@ -207,6 +214,39 @@ static int polled() {
     return 0;
 }
 
+static void drop_capability() {
+    __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+    __user_cap_data_struct data[2];
+    guest::require(syscall(SYS_capget, &header, data) == 0, "its capabilities", 0);
+    for (uint32_t *set : {&data[0].effective, &data[0].permitted}) *set &= ~(1u << CAP_SYS_PTRACE);
+    guest::require(syscall(SYS_capset, &header, data) == 0, "fewer capabilities", 0);
+}
+
+static void forbid(uint32_t answer) {
+    sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_userfaultfd, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, answer),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    sock_fprog program{sizeof filter / sizeof *filter, filter};
+    guest::require(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0, "a filter", 0);
+}
+
+static int confined(const std::string &how) {
+    uint32_t *words = managed(LARGE);
+    memset(words, FILL, LARGE);
+    if (how == "dropped") drop_capability();
+    else forbid(how == "filtered" ? SECCOMP_RET_ERRNO | EPERM : SECCOMP_RET_KILL_PROCESS);
+    printf("%s\n", how.c_str());
+    while (access("go", F_OK) != 0) usleep(1000);
+    stir<<<LARGE / 4 / 256, 256>>>(words, LARGE / 4, 1);
+    LAUNCHED();
+    CUDA(cudaDeviceSynchronize());
+    for (size_t i = 0; i < LARGE / 4; i += 61) guest::require(words[i] == guest::mix(FILLED, 1), "managed memory", 1);
+    return guest::done(words[0]);
+}
+
 int main(int argc, char **argv) {
     setvbuf(stdout, nullptr, _IOLBF, 0);
     std::string how = argc > 1 ? argv[1] : "";
@@ -217,7 +257,8 @@ int main(int argc, char **argv) {
     if (how == "chosen") return chosen();
     if (how == "raw") return raw();
     if (how == "polled") return polled();
+    if (how == "dropped" || how == "filtered" || how == "killed") return confined(how);
     if (how == "touched") return touched(argc > 2 ? atoi(argv[2]) : 1);
-    fprintf(stderr, "usage: %s taken|twice|freed|beyond|ended|chosen|raw|polled|touched [SECONDS]\n", argv[0]);
+    fprintf(stderr, "usage: %s taken|twice|freed|beyond|ended|chosen|raw|polled|dropped|filtered|killed|touched [SECONDS]\n", argv[0]);
     return 2;
 }

@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use testkit::job::{Job, LIMIT};
 use testkit::manifest::Managed;
 use testkit::outcome::Exit;
-use testkit::place::{After, Device, Place, WITHOUT_RIGHT};
+use testkit::place::{After, Checkpoint, Device, Place, WITHOUT_RIGHT};
 
 use crate::{Body, Failure, PACED, Stage, first_line};
 
@@ -34,6 +34,7 @@ pub const ALL: &[(&str, Body)] = &[
     (OWN_FAULTS, own_faults),
     ("managed_memory_is_coherent_where_the_kernel_is_too_old", old_kernel),
     ("managed_memory_with_shadows_is_not_restarted_where_the_kernel_is_too_old", restarted_on_old_kernel),
+    ("managed_memory_with_shadows_of_a_program_that_has_confined_itself", confined_since),
     ("managed_memory_is_coherent_where_descriptors_are_few", few_descriptors),
     ("managed_memory_that_goes_to_and_fro_becomes_coherent", becomes_coherent),
     ("what_is_written_behind_a_cut_is_in_no_image", written_behind_a_cut),
@@ -349,6 +350,39 @@ fn restarted_on_old_kernel(device: Device) -> anyhow::Result<()> {
     }
     let finished = place.restart(&image)?.finish()?;
     ensure!(finished.exit == Exit::Code(0), "{}: {}", finished.exit, finished.stderr);
+    Ok(())
+}
+
+/// A program that has made managed memory with shadow pages and may make no userfaultfd any more: a filter of its system calls is left aside for that one, and what
+/// it has given up is told before anything is written.
+fn confined_since(device: Device) -> anyhow::Result<()> {
+    let stage = Stage::on(device, "confined")?;
+    let place = Place { managed: Some(Managed::Shadow), ..stage.place() };
+    let guest = stage.guest("managed_edges");
+    for (how, is_refused) in [("filtered", false), ("killed", false), ("dropped", !all_may())] {
+        let job = first_line(place.run(&guest, &[how.to_owned()])?)?;
+        let image = match place.checkpoint(After::LeaveRunning)? {
+            Checkpoint::Published(report) if !is_refused => Some(report.image),
+            Checkpoint::Refused(why) if is_refused => {
+                for word in ["process 2 of the job (managed_edges)", "CAP_SYS_PTRACE", "--managed=coherent"] {
+                    ensure!(why.contains(word), "{word:?} is not in: {why}");
+                }
+                None
+            }
+            other => bail!("{how}: {other:?}"),
+        };
+        let job = match image {
+            None => job,
+            Some(image) => {
+                place.kill_everything(job)?;
+                place.restart(&image)?
+            }
+        };
+        std::fs::write(place.cwd().join("go"), "")?;
+        let finished = job.finish()?;
+        ensure!(finished.exit == Exit::Code(0), "{how}: {}: {}", finished.exit, finished.stderr);
+        std::fs::remove_file(place.cwd().join("go"))?;
+    }
     Ok(())
 }
 

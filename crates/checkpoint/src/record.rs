@@ -193,6 +193,13 @@ mod tests {
         let record = read(&ninth).unwrap();
         assert_eq!(record.preempt_after, Some(Duration::from_millis(20)));
         assert_eq!(serde_json::to_value(record).unwrap(), ninth);
+
+        // Since it says by what shadow pages may be kept. Who does not know that finds out when the program is to go on.
+        let mut tenth = ninth;
+        tenth["sessions"][0]["unprivileged"] = json!(true);
+        let record = read(&tenth).unwrap();
+        assert!(record.sessions[0].unprivileged);
+        assert_eq!(serde_json::to_value(record).unwrap(), tenth);
     }
 
     #[test]

@@ -389,6 +389,14 @@ impl Restart {
         if !self.record.sessions.iter().any(|session| session.shadows) {
             return Ok(());
         }
+        if self.record.sessions.iter().any(|session| session.unprivileged) && !host::all_may() {
+            let message = format!(
+                "managed memory of job {} has shadow pages, and its processes may have the userfaultfd that these take only where every process may: set \
+                 vm.unprivileged_userfaultfd = 1, as it was where the image was taken (sysctl -w vm.unprivileged_userfaultfd=1)",
+                self.job()
+            );
+            return Err(Failure::new(Kind::Unavailable, message));
+        }
         Userfault::create().and_then(Userfault::open).map(drop).map_err(|error| {
             let message = format!(
                 "managed memory of job {} has shadow pages, and this machine gives no userfaultfd to keep them by: {error}; restart it where Linux is 5.19 or newer, \

@@ -90,4 +90,4 @@ pub use stdio::Stdio;
 pub use still::{Standstill, Still};
 pub use tasks::{InnerPid, OuterPid, Task, inner_pid};
 pub use tmpfs::{EXCLUDES, JOB_DIR, Scratch, Tmpfs, TmpfsError, copy_tree, next_data};
-pub use userfault::BOUNCE;
+pub use userfault::{BOUNCE, all_may};

@@ -19,6 +19,49 @@ const USER_MODE_ONLY: u64 = 1;
 /// `syscall`.
 const SYSCALL: libc::c_long = 0x050f;
 
+/// Of `capabilities(7)`.
+const CAP_SYS_PTRACE: u32 = 19;
+/// Whether each process may have one.
+const UNPRIVILEGED: &str = "/proc/sys/vm/unprivileged_userfaultfd";
+
+/// By what a process may have a userfaultfd.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Right {
+    /// Its own capability, or [`BOUNCE`].
+    Own,
+    /// The machine lets every process have one.
+    Machine,
+    /// Nothing. It may have made one before it gave up what that takes.
+    None,
+}
+
+impl Right {
+    /// That of a process's first thread, which would make it.
+    ///
+    /// # Errors
+    /// When the process is gone.
+    pub(crate) fn of(process: OuterPid) -> io::Result<Self> {
+        let status = std::fs::read_to_string(format!("/proc/{process}/status"))?;
+        let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+        let effective = effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0);
+        // In a user namespace of its own it has capabilities over that alone.
+        let namespace = |of: &str| std::fs::read_link(format!("/proc/{of}/ns/user"));
+        let is_ours = namespace(&process.to_string())? == namespace("self")?;
+        Ok(match () {
+            () if is_ours && effective >> CAP_SYS_PTRACE & 1 == 1 => Self::Own,
+            () if bounces(process)? => Self::Own,
+            () if all_may() => Self::Machine,
+            () => Self::None,
+        })
+    }
+}
+
+/// Whether this machine lets every process have a userfaultfd that tells of system calls' faults, too.
+#[must_use]
+pub fn all_may() -> bool {
+    std::fs::read_to_string(UNPRIVILEGED).is_ok_and(|may| may.trim() == "1")
+}
+
 /// Makes a userfaultfd of a process that `SIGSTOP` has stopped, or will at once; one of user mode only, where it may have no other and has [`BOUNCE`]. It
 /// stays stopped.
 ///
@@ -47,7 +90,7 @@ pub(crate) fn of(process: OuterPid) -> io::Result<OwnedFd> {
         },
         made => made,
     };
-    let made = made.map_err(explained).and_then(|number| {
+    let made = made.map_err(|error| held.explained(error)).and_then(|number| {
         let got = take(process, number).map_err(while_("taking its userfaultfd"));
         held.call(&registers, libc::SYS_close, number as u64)?;
         got
@@ -68,16 +111,6 @@ fn bounces(process: OuterPid) -> io::Result<bool> {
     let mut files =
         maps.split(|byte| *byte == b'\n').filter_map(|line| line.rsplit(|byte| *byte == b'/').next());
     Ok(files.any(|name| name == BOUNCE.as_bytes()))
-}
-
-fn explained(error: io::Error) -> io::Error {
-    match error.kind() {
-        io::ErrorKind::PermissionDenied => io::Error::new(
-            error.kind(),
-            "it may have no userfaultfd: it needs CAP_SYS_PTRACE, or the machine vm.unprivileged_userfaultfd = 1",
-        ),
-        _ => error,
-    }
 }
 
 /// Waits until every thread of the process stands.
@@ -124,7 +157,11 @@ fn take(process: OuterPid, number: i64) -> io::Result<OwnedFd> {
 }
 
 /// The first thread of a process, held; let go of when this is dropped.
-struct Held(i32);
+struct Held {
+    thread: i32,
+    /// What filters the process's system calls (seccomp) has no say in those that it is had to make.
+    unfiltered: bool,
+}
 
 impl Held {
     fn seize(process: OuterPid) -> io::Result<Self> {
@@ -139,9 +176,14 @@ impl Held {
                 Ok(_) => break,
             }
         }
-        let held = Self(process.0);
-        trace(libc::PTRACE_INTERRUPT, held.0, 0, 0)?;
+        let mut held = Self { thread: process.0, unfiltered: false };
+        trace(libc::PTRACE_INTERRUPT, held.thread, 0, 0)?;
         held.await_trap()?;
+        // Until it is let go of. Who is filtered himself may not do that.
+        let suspended =
+            trace(libc::PTRACE_SETOPTIONS, held.thread, 0, libc::PTRACE_O_SUSPEND_SECCOMP as usize);
+        held.unfiltered =
+            suspended.inspect_err(|error| tracing::debug!("{process}: filters stay: {error}")).is_ok();
         Ok(held)
     }
 
@@ -150,8 +192,14 @@ impl Held {
         loop {
             let mut status = 0;
             // SAFETY: a status of our own to be written; the thread is one that this one traces.
-            match unsafe { libc::waitpid(self.0, &raw mut status, libc::__WALL | libc::WNOHANG) } {
-                pid if pid == self.0 && libc::WIFSTOPPED(status) => return Ok(status),
+            match unsafe { libc::waitpid(self.thread, &raw mut status, libc::__WALL | libc::WNOHANG) } {
+                pid if pid == self.thread && libc::WIFSTOPPED(status) => return Ok(status),
+                pid if pid == self.thread
+                    && libc::WIFSIGNALED(status)
+                    && libc::WTERMSIG(status) == libc::SIGSYS =>
+                {
+                    return Err(self.explained(io::Error::from_raw_os_error(libc::EPERM)));
+                }
                 0 if Instant::now() < until => std::thread::sleep(LOOK),
                 0 => return Err(io::ErrorKind::TimedOut.into()),
                 -1 => return Err(io::Error::last_os_error()),
@@ -160,15 +208,29 @@ impl Held {
         }
     }
 
+    /// What it takes where it may have none.
+    fn explained(&self, error: io::Error) -> io::Error {
+        let why = match error.raw_os_error() {
+            Some(libc::EPERM) if self.unfiltered => {
+                "it needs CAP_SYS_PTRACE, or the machine vm.unprivileged_userfaultfd = 1".to_owned()
+            }
+            Some(libc::EPERM) => "it needs CAP_SYS_PTRACE, or the machine vm.unprivileged_userfaultfd = 1; or a filter of its system calls (seccomp) forbids it, and \
+                 dormouse, which is filtered itself, may not leave that aside"
+                .to_owned(),
+            _ => return error,
+        };
+        io::Error::new(io::ErrorKind::PermissionDenied, format!("it may have no userfaultfd: {why}"))
+    }
+
     fn registers(&self) -> io::Result<libc::user_regs_struct> {
         // SAFETY: numbers, of which zero is one.
         let mut registers: libc::user_regs_struct = unsafe { std::mem::zeroed() };
-        trace(libc::PTRACE_GETREGS, self.0, 0, &raw mut registers as usize)?;
+        trace(libc::PTRACE_GETREGS, self.thread, 0, &raw mut registers as usize)?;
         Ok(registers)
     }
 
     fn set(&self, registers: &libc::user_regs_struct) -> io::Result<()> {
-        trace(libc::PTRACE_SETREGS, self.0, 0, std::ptr::from_ref(registers) as usize).map(drop)
+        trace(libc::PTRACE_SETREGS, self.thread, 0, std::ptr::from_ref(registers) as usize).map(drop)
     }
 
     fn peek(&self, at: usize) -> io::Result<libc::c_long> {
@@ -176,13 +238,14 @@ impl Held {
         // SAFETY: this thread's own.
         unsafe { *libc::__errno_location() = 0 };
         // SAFETY: an address of the other process.
-        let word = unsafe { libc::ptrace(libc::PTRACE_PEEKTEXT, self.0, at, null_mut::<libc::c_void>()) };
+        let word =
+            unsafe { libc::ptrace(libc::PTRACE_PEEKTEXT, self.thread, at, null_mut::<libc::c_void>()) };
         let error = io::Error::last_os_error();
         if word == -1 && error.raw_os_error() != Some(0) { Err(error) } else { Ok(word) }
     }
 
     fn poke(&self, at: usize, word: libc::c_long) -> io::Result<()> {
-        trace(libc::PTRACE_POKETEXT, self.0, at, word as usize).map(drop)
+        trace(libc::PTRACE_POKETEXT, self.thread, at, word as usize).map(drop)
     }
 
     /// Has the thread make a system call with one argument, where `syscall` is under its program counter.
@@ -193,14 +256,14 @@ impl Held {
         // It is in no system call that the kernel could restart.
         registers.orig_rax = u64::MAX;
         self.set(&registers)?;
-        trace(libc::PTRACE_SINGLESTEP, self.0, 0, 0)?;
+        trace(libc::PTRACE_SINGLESTEP, self.thread, 0, 0)?;
         // A stop of the whole process may be told first.
         let until = Instant::now() + PATIENCE;
         while libc::WSTOPSIG(self.await_trap()?) != libc::SIGTRAP || self.registers()?.rip == before.rip {
             if Instant::now() > until {
                 return Err(io::ErrorKind::TimedOut.into());
             }
-            trace(libc::PTRACE_SINGLESTEP, self.0, 0, 0)?;
+            trace(libc::PTRACE_SINGLESTEP, self.thread, 0, 0)?;
         }
         let answer = self.registers()?.rax as i64;
         if answer < 0 { Err(io::Error::from_raw_os_error(-answer as i32)) } else { Ok(answer) }
@@ -209,8 +272,8 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        if let Err(error) = trace(libc::PTRACE_DETACH, self.0, 0, 0) {
-            tracing::debug!("process {} has ended: {error}", self.0);
+        if let Err(error) = trace(libc::PTRACE_DETACH, self.thread, 0, 0) {
+            tracing::debug!("process {} has ended: {error}", self.thread);
         }
     }
 }

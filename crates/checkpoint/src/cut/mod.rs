@@ -68,7 +68,8 @@ pub fn take(
 ) -> Result<Report, Failure> {
     let began = Instant::now();
     let unwatched = Unwatched::checkpoint(options, hand_over);
-    let refusals = job.job.refusals();
+    let mut refusals = job.job.refusals();
+    refusals.extend(without_faults(job));
     if !refusals.is_empty() {
         return Err(gate::refused(refusals));
     }
@@ -490,6 +491,17 @@ impl<'a> Cut<'a> {
 fn frozen_sessions(sessions: &[Arc<Session>], record: &host::HostRecord) -> Vec<SessionRecord> {
     let is_there = |session: &SessionRecord| record.tasks.iter().any(|task| task.pid == session.inner_pid);
     sessions.iter().map(|session| session.recorded()).filter(is_there).collect()
+}
+
+/// Notes by what processes may have their userfaultfd again, and names, a sentence each, those that may have none.
+fn without_faults(job: &Supervisor) -> Vec<String> {
+    let shadowed: Vec<_> = job.sessions.all().into_iter().filter(|session| session.has_shadows()).collect();
+    let processes: Vec<_> = shadowed.iter().map(|session| session.record.inner_pid).collect();
+    let (by_machine, without) = job.job.rights_to_faults(&processes);
+    for session in shadowed {
+        session.set_unprivileged(by_machine.contains(&session.record.inner_pid));
+    }
+    without
 }
 
 fn entries(dir: &Path) -> Result<Vec<Entry>, Failure> {

@@ -90,7 +90,7 @@ impl Sessions {
             .ok_or_else(|| Failure::new(Kind::Failed, "it is not a process of this job"))
             .map(|inner_pid| {
                 let seen = self.gpus().seen(visible);
-                SessionRecord { number, inner_pid, seen, shadows: false, passed: None }
+                SessionRecord { number, inner_pid, seen, shadows: false, unprivileged: false, passed: None }
             })
             .and_then(|record| Ok((self.join(number, false)?, record)))
             .and_then(|(broker, record)| self.start(record, &Start::Fresh, broker))

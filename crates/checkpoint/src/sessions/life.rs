@@ -69,8 +69,9 @@ impl Sessions {
             Failure::of(format_args!("the server of session {} is gone", record.number), &error)
         })?;
         let (userfault, passed) = (OnceLock::new(), Mutex::default());
-        let asleep = AtomicBool::new(false);
-        Ok(Session { record, dir, server_fd, server: Mutex::new(server), userfault, passed, asleep })
+        let (asleep, unprivileged) = (AtomicBool::new(false), AtomicBool::new(record.unprivileged));
+        let server = Mutex::new(server);
+        Ok(Session { record, dir, server_fd, server, userfault, passed, asleep, unprivileged })
     }
 
     /// Rebuilds the sessions of an image, side by side; their processes do not exist yet.

@@ -10,7 +10,7 @@ use server::control::Ask;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// What an image records of a session, beside its server's own state.
@@ -26,6 +26,9 @@ pub struct SessionRecord {
     /// Whether its managed memory has shadow pages.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shadows: bool,
+    /// Whether its process may have the userfaultfd that they take only where every process may.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unprivileged: bool,
     /// How far it was in its plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub passed: Option<Passed>,
@@ -46,6 +49,8 @@ pub struct Session {
     pub(super) passed: Mutex<Option<Passed>>,
     /// Its server was ended while its process stood still: what it shares with that is still needed.
     pub(super) asleep: AtomicBool,
+    /// Its process has no right of its own to a userfaultfd.
+    pub(super) unprivileged: AtomicBool,
 }
 
 impl Session {
@@ -53,7 +58,13 @@ impl Session {
     #[must_use]
     pub fn recorded(&self) -> SessionRecord {
         let passed = self.passed.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        SessionRecord { shadows: self.has_shadows(), passed, ..self.record.clone() }
+        let unprivileged = self.unprivileged.load(Ordering::Acquire);
+        SessionRecord { shadows: self.has_shadows(), unprivileged, passed, ..self.record.clone() }
+    }
+
+    /// Notes whether its process has no right of its own to a userfaultfd.
+    pub fn set_unprivileged(&self, unprivileged: bool) {
+        self.unprivileged.store(unprivileged, Ordering::Release);
     }
 
     /// It was so far in its plan at the cut.

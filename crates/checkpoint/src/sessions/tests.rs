@@ -28,8 +28,14 @@ fn silent(sessions: &Arc<Sessions>, number: u32, shadows: bool) -> (Child, Arc<S
                 while let Ok(Some(_)) = script.from.receive::<server::control::Question>() {}
             },
         );
-    let record =
-        SessionRecord { number, inner_pid: InnerPid(number as i32), seen: Seen::Jobs, shadows, passed: None };
+    let record = SessionRecord {
+        number,
+        inner_pid: InnerPid(number as i32),
+        seen: Seen::Jobs,
+        shadows,
+        unprivileged: false,
+        passed: None,
+    };
     let program = Command::new("sleep").arg("1000").spawn().unwrap();
     let process = open_pid(program.id() as i32).unwrap();
     let userfault = OnceLock::new();
@@ -44,6 +50,7 @@ fn silent(sessions: &Arc<Sessions>, number: u32, shadows: bool) -> (Child, Arc<S
         userfault,
         passed: Mutex::default(),
         asleep: AtomicBool::new(false),
+        unprivileged: AtomicBool::new(false),
     };
     (program, sessions.watch(process, session).unwrap())
 }

@@ -4,8 +4,9 @@ use std::fs;
 
 use crate::criu::LogExcerpt;
 use crate::job::Job;
-use crate::tasks::Task;
+use crate::tasks::{InnerPid, Task};
 use crate::unix_sockets;
+use crate::userfault::Right;
 
 /// A thread of a job that cannot be stopped.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,6 +22,26 @@ impl Job {
     #[must_use]
     pub fn refusals(&self) -> Vec<String> {
         traced(&self.tasks())
+    }
+
+    /// Of processes whose managed memory has shadow pages, for which a restart makes each a userfaultfd: those that may have one only where every process may, and,
+    /// a sentence each, those that may have none any more.
+    #[must_use]
+    pub fn rights_to_faults(&self, of: &[InnerPid]) -> (Vec<InnerPid>, Vec<String>) {
+        let (mut by_machine, mut without) = (Vec::new(), Vec::new());
+        for task in self.tasks().iter().filter(|task| of.contains(&task.inner)) {
+            match Right::of(task.outer) {
+                Ok(Right::Own) => {}
+                Ok(Right::Machine) => by_machine.push(task.inner),
+                Ok(Right::None) => without.push(format!(
+                    "process {} of the job ({}) has managed memory with shadow pages, and has given up CAP_SYS_PTRACE since: after a restart nobody could know what it \
+                     touches there. Have it keep that, or set vm.unprivileged_userfaultfd = 1; or start it with --managed=coherent or --user-faults",
+                    task.inner, task.comm
+                )),
+                Err(error) => tracing::debug!("process {} is gone: {error}", task.outer),
+            }
+        }
+        (by_machine, without)
     }
 
     /// Threads that cannot be stopped now, since they wait for the end of a child that they have made with `vfork`, or for it to begin another program; mostly that is

@@ -280,16 +280,20 @@ impl Restored {
             let log = LogExcerpt::of(&work.path().join(LOG));
             return Err(RestoreError::Refused { criu, why: "while resuming it".into(), log });
         }
-        // Whoever is not held, or goes on first, may end others.
+        // Whoever is not held, or goes on first, may end others. What is not permitted may end a process itself.
+        let is_told = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
         let unless_over = |process: OuterPid, done: io::Result<()>| match done {
-            Err(error) if crate::tasks::is_gone(process) => {
+            Err(error) if !is_told(&error) && crate::tasks::is_gone(process) => {
                 tracing::debug!("process {process} of the job has ended: {error}");
                 Ok(())
             }
             done => done,
         };
         for process in &held {
-            let given = userfault::of(*process).and_then(|userfault| give(*process, userfault));
+            let named =
+                |error: io::Error| io::Error::new(error.kind(), format!("process {process}: {error}"));
+            let given =
+                userfault::of(*process).map_err(named).and_then(|userfault| give(*process, userfault));
             unless_over(*process, given)
                 .map_err(failed("finding out what the job touches of its managed memory"))?;
         }
