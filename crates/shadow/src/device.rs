@@ -79,6 +79,8 @@ pub enum Step {
     Asked,
     /// The pages have been read from the device.
     Fetched,
+    /// It has been noted that pages are there, or that they may be written; the kernel does not know it yet.
+    Noted,
     /// Work has been announced.
     Announced,
     /// Work has been found to be complete, or not.
@@ -91,4 +93,10 @@ pub enum Step {
     Written,
     /// They have been dropped.
     Dropped,
+    /// It has been noted that work is complete; pages that stay are as it left them.
+    Settled,
+    /// Pages that the application may go on writing have been copied, and are about to be written to the device.
+    Ahead,
+    /// All of a region's pages are there; the device is about to give up its own, or has got them again.
+    Whole,
 }

@@ -451,6 +451,7 @@ impl Shared {
             return Ok(());
         }
         let is_first = self.work.settled(&glimpse);
+        self.device.between(Step::Settled);
         for region in &loose {
             if region.give_back(&self.means(), || self.enter(region))? {
                 self.returns.push(region);

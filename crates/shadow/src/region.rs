@@ -215,6 +215,7 @@ impl Region {
                 false => self.give(pages, part, loose),
             }
         }
+        means.device.between(Step::Noted);
         Ok(())
     }
 
@@ -316,6 +317,7 @@ impl Region {
             let mut now = vec![0; run.len() * PAGE];
             // SAFETY: both are as long. The application may write these pages meanwhile, so they are copied once, each byte old or new, and nobody else looks at them.
             unsafe { self.bytes(run).cast::<u8>().copy_to_nonoverlapping(now.as_mut_ptr(), now.len()) };
+            means.device.between(Step::Ahead);
             let written = means.device.write(range.base, &now, std::slice::from_ref(&(0..now.len())));
             written.map_err(|source| Error::Device { range, done: "written", source })
         })
@@ -331,6 +333,7 @@ impl Region {
         for run in habit.written() {
             if run.clone().all(|page| pages.is_there(page) && !pages.is_written(page)) {
                 self.give(pages, run.clone(), false);
+                means.device.between(Step::Noted);
                 self.protect(means, run.clone(), false)?;
             }
         }
@@ -396,12 +399,14 @@ impl Region {
         habit.stay_away();
         for run in pages.there(usize::MAX) {
             self.give(pages, run.clone(), false);
+            means.device.between(Step::Noted);
             self.protect(means, run, false)?;
         }
         match self.make_written(means, pages, 0..self.count(), None) {
             Err(Error::NoRoom(_)) => return Ok(false),
             made => made?,
         }
+        means.device.between(Step::Whole);
         if let Err(error) = means.device.cohere(self.range, self.window.file().as_fd()) {
             tracing::debug!(region = %self.range, error, "managed memory does not become coherent");
             return Ok(false);
@@ -418,6 +423,7 @@ impl Region {
         let Some(Kept { coherent: coherent @ true, .. }) = kept.as_mut() else { return Ok(()) };
         let separated = means.device.separate(self.range);
         separated.map_err(|source| Error::Device { range: self.range, done: "had again", source })?;
+        means.device.between(Step::Whole);
         *coherent = false;
         enter();
         tracing::debug!(region = %self.range, "managed memory is kept by shadows again");

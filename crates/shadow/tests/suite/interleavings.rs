@@ -132,7 +132,7 @@ impl Thread<'_> {
                 14 if self.random.below(3) == 0 => self.bury(),
                 14 => self.give(),
                 _ => match self.random.below(8) {
-                    0 => drop(answered(&self.server.model, self.server.keeper.write_back())),
+                    0 => self.checkpoint(),
                     1 => self.cycles(),
                     2..5 => self.change(),
                     5 => self.comes_and_goes(),
@@ -148,6 +148,15 @@ impl Thread<'_> {
         drop(self.others);
         self.pieces.extend(self.given.iter());
         self.pieces
+    }
+
+    /// What a checkpoint does before all stands still, which may come to nothing; and then.
+    fn checkpoint(&mut self) {
+        let Server { keeper, model, .. } = &self.server;
+        answered(model, keeper.write_ahead());
+        if self.random.below(2) == 0 {
+            answered(model, keeper.write_back());
+        }
     }
 
     /// What is expected to go on, once it has for a while.

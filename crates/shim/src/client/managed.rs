@@ -77,7 +77,7 @@ fn remedy() -> &'static str {
 pub(super) fn guard(address: u64, bytes: u64, is_guarded: bool) {
     let rights = if is_guarded { libc::PROT_NONE } else { libc::PROT_READ | libc::PROT_WRITE };
     let pages = bytes.next_multiple_of(PAGE) as usize;
-    // SAFETY: a region's pages, as long as they are. What the program has unmapped of them ends it; no harm is done by what is left.
+    // SAFETY: a region's pages, as long as they are. What the program has unmapped of them ends it; what it has put over a part goes with the region.
     unsafe { libc::mprotect(std::ptr::without_provenance_mut(address as usize), pages, rights) };
 }
 
@@ -88,7 +88,7 @@ pub(super) fn guard(address: u64, bytes: u64, is_guarded: bool) {
 pub(super) unsafe fn unmap(address: u64, bytes: u64) {
     let pages = bytes.next_multiple_of(PAGE);
     if !reserved::are_kept(address, pages) {
-        // SAFETY: as the caller says; nothing else lies in its pages.
+        // SAFETY: as the caller says; what the program has put over a part goes with the region (`docs/managed-memory.md`).
         return unsafe { pinned::unmap(address, pages) };
     }
     // SAFETY: whole pages of a region at kept addresses, which nobody uses any more.

@@ -255,9 +255,11 @@ impl Memory {
             .cloned()
     }
 
-    /// What `bytes` bytes at an address are; `None` when they are device or pinned addresses, but not all of one allocation.
+    /// What `bytes` bytes at an address are; `None` for the null pointer, and when they are device or pinned addresses, but not all of one allocation.
     pub fn place(&self, address: u64, bytes: u64) -> Option<Place> {
-        let place = if DEVICE.contains(&address) {
+        let place = if address == 0 {
+            return None;
+        } else if DEVICE.contains(&address) {
             Place::Device
         } else if PINNED.contains(&address) {
             Place::Pinned
@@ -343,6 +345,7 @@ mod tests {
         assert_eq!(memory.place(mapped + 4000, 4192), Some(Place::Device), "over the border of two mappings");
         assert_eq!(memory.place(mapped + 4000, 4193), None, "beyond the last");
         assert_eq!(memory.place(0x1234, 8), Some(Place::Host));
+        assert_eq!(memory.place(0, 8), None);
         assert!(memory.remove(device, |kind| matches!(kind, Kind::Pinned { .. })).is_none(), "another kind");
         assert!(memory.remove(device + 1, |_| true).is_none(), "not its beginning");
         assert!(memory.remove(device, |kind| matches!(kind, Kind::Device)).is_some());
