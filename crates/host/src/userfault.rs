@@ -322,8 +322,7 @@ mod tests {
     /// A process that may have none of system calls: told so, or given one of user mode if it has the library for that.
     #[test]
     fn who_may_have_none_gets_one_of_user_mode_if_that_will_do() {
-        let all_may = std::fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd").unwrap_or_default();
-        if all_may.trim() == "1" {
+        if all_may() {
             return;
         }
         let dir = tempfile::tempdir().unwrap();

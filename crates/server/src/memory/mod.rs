@@ -16,6 +16,7 @@ mod pinned;
 mod placement;
 pub mod pool;
 mod regions;
+mod rows;
 mod shadows;
 mod slabs;
 mod staging;

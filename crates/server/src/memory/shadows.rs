@@ -4,6 +4,7 @@
 use super::aside::Aside;
 use super::device::DeviceMemory;
 use super::managed::Managed;
+use super::rows::Rows;
 use super::staging::Staging;
 use crate::application::Mappings;
 use crate::buffers::BufferPool;
@@ -11,7 +12,7 @@ use crate::failure::{Failure, Result};
 use crate::objects::{Stream, in_use};
 use crate::session::{Reached, Session, take_precedence};
 use crate::{lock, read, write};
-use backend::{Backend, Fill, Range};
+use backend::{Backend, Copy3D, Fill, Range};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Resource, getrlimit};
 use serde::{Deserialize, Serialize};
@@ -472,8 +473,8 @@ impl Shadows {
     /// # Errors
     /// The backend's.
     pub fn put(&self, address: u64, bytes: &[u8]) -> Result<()> {
-        let copy = (address, bytes.as_ptr() as u64, bytes.len());
-        self.side.copy((address, bytes.len()), std::iter::once(copy)).map_err(|error| {
+        let (to, whole) = ((address, bytes.len()), [Rows::whole(bytes.len())]);
+        self.side.copy(to, (address, bytes.as_ptr() as u64), &whole).map_err(|error| {
             let code = error.downcast_ref::<CuError>().copied();
             Failure::new(code.unwrap_or(CuError::UNKNOWN), error.to_string())
         })
@@ -537,11 +538,12 @@ impl Side {
         Ok(ask(memory, Range { base, bytes })?)
     }
 
-    /// Copies from or to these bytes of managed memory, each of these by destination, source and length.
+    /// Copies from or to these bytes of managed memory, which begin at an address of the destination's and one of the source's: those rows.
     fn copy(
         &self,
         (address, bytes): (u64, usize),
-        copies: impl Iterator<Item = (u64, u64, usize)>,
+        (dst, src): (u64, u64),
+        all: &[Rows],
     ) -> std::result::Result<(), DeviceError> {
         let session = self.session.get().and_then(Weak::upgrade).ok_or("the session has ended")?;
         let record = {
@@ -556,41 +558,47 @@ impl Side {
         let stream = session.shadow_stream(record.ctx).ok_or("its context has ended")?;
         let (ctx, stream) = (stream.ctx.raw, stream.arg());
         let _copying = read(&self.still);
-        for (dst, src, bytes) in copies {
-            self.backend.copy(ctx, stream, dst, src, bytes as u64)?;
+        for rows in all {
+            let (dst, src, width) = (rows.at(dst), rows.at(src), rows.width as u64);
+            match rows.count {
+                1 => self.backend.copy(ctx, stream, dst.address, src.address, width)?,
+                count => {
+                    let copy = Copy3D { dst, src, width, height: count as u64, depth: 1 };
+                    self.backend.copy_3d(ctx, stream, &copy)?;
+                }
+            }
         }
         Ok(self.backend.stream_synchronize(ctx, stream)?)
     }
 
+    /// Writes these parts, which are in order, out of a buffer where they are worth one.
     fn write_parts(
         &self,
         address: u64,
         bytes: &[u8],
         parts: &[std::ops::Range<usize>],
     ) -> std::result::Result<(), DeviceError> {
-        let to = (address, bytes.len());
-        let copy = |from: u64, part: &std::ops::Range<usize>| (address + part.start as u64, from, part.len());
-        if let [part] = parts
-            && let Some(buffer) = self.staging.take(part.len())
-        {
-            if !buffer.write(0, &bytes[part.clone()]) {
-                return Err(TOO_SHORT.into());
-            }
-            let copied = self.copy(to, std::iter::once(copy(buffer.range().base, part)));
-            self.staging.put(buffer, &copied);
-            return copied;
+        let (Some(first), Some(last)) = (parts.first(), parts.last()) else { return Ok(()) };
+        let (to, rows) = ((address, bytes.len()), Rows::of(parts));
+        let Some(buffer) = self.staging.take(last.end - first.start) else {
+            return self.copy(to, (address, bytes.as_ptr() as u64), &rows);
+        };
+        if !buffer.write(0, &bytes[first.start..last.end]) {
+            return Err(TOO_SHORT.into());
         }
-        self.copy(to, parts.iter().map(|part| copy(bytes[part.clone()].as_ptr() as u64, part)))
+        let copied = self.copy(to, (address, buffer.range().base - first.start as u64), &rows);
+        self.staging.put(buffer, &copied);
+        copied
     }
 }
 
 impl Device for Side {
     fn read(&self, address: u64, bytes: &mut [u8]) -> std::result::Result<(), DeviceError> {
-        let from = (address, bytes.len());
+        let (from, whole) = ((address, bytes.len()), [Rows::whole(bytes.len())]);
         let Some(buffer) = self.staging.take(bytes.len()) else {
-            return self.copy(from, std::iter::once((bytes.as_mut_ptr() as u64, address, bytes.len())));
+            return self.copy(from, (bytes.as_mut_ptr() as u64, address), &whole);
         };
-        let copied = self.copy(from, std::iter::once((buffer.range().base, address, bytes.len())));
+        let copied = self.copy(from, (buffer.range().base, address), &whole);
         let is_read = copied.is_err() || buffer.read(0, bytes);
         self.staging.put(buffer, &copied);
         if is_read { copied } else { Err(TOO_SHORT.into()) }
