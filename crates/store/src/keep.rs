@@ -1,10 +1,11 @@
 //! Which of a job's images to keep, as restic's `forget` has it: the newest of each of the last hours, days, weeks, months in which there are any.
 
 use crate::report::ImageSummary;
-use crate::{Listing, Removal, Store, WriteError};
+use crate::{Listing, ReadError, Removal, Store, WriteError, layout};
 use image::{ImageId, Lineage};
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
+use std::io;
 
 const HOUR: u64 = 3600;
 const DAY: u64 = 24 * HOUR;
@@ -85,7 +86,8 @@ impl Store {
         keep: &Keep,
         remove: impl FnOnce(&[ImageId]) -> Result<Removal, WriteError>,
     ) -> Result<Pruned, WriteError> {
-        let (kept_images, gone) = self.list()?.divide(keep, |image| job.is_none_or(|job| image.job == job));
+        let (kept_images, gone) =
+            self.settled()?.divide(keep, |image| job.is_none_or(|job| image.job == job));
         Ok(Pruned { kept_images, removal: remove(&gone)? })
     }
 
@@ -104,8 +106,32 @@ impl Store {
     ) -> Result<Pruned, WriteError> {
         let keep = Keep { last, ..Keep::default() };
         let is_meant = |image: &ImageSummary| image.regular && image.lineage == Some(job) && ours(image);
-        let (kept_images, gone) = self.list()?.divide(&keep, is_meant);
+        let (kept_images, gone) = self.settled()?.divide(&keep, is_meant);
         Ok(Pruned { kept_images, removal: remove(&gone)? })
+    }
+
+    /// The images on whose strength others may go: whoever gives one its name takes it back where making that durable fails, as long as its draft is alive.
+    /// An image is there before it is looked for its draft, and behind that.
+    fn settled(&self) -> Result<Listing, ReadError> {
+        let named: HashSet<ImageId> = self.image_ids()?.into_iter().collect();
+        let drafts = match self.media().list(layout::TMP) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            names => self.on("list", layout::TMP, |_| names)?,
+        };
+        let drafts = drafts.iter().filter_map(|name| layout::draft_of(name));
+        let unsettled: HashSet<ImageId> =
+            drafts.filter(|draft| named.contains(draft) && self.may_be_alive(*draft)).collect();
+        let mut listing = self.list()?;
+        listing.images.retain(|image| named.contains(&image.id) && !unsettled.contains(&image.id));
+        Ok(listing)
+    }
+
+    /// Whether somebody may hold a draft.
+    fn may_be_alive(&self, draft: ImageId) -> bool {
+        match self.media().lock(&layout::draft_lock(draft), false) {
+            Ok(held) => held.is_none(),
+            Err(error) => error.kind() != io::ErrorKind::NotFound,
+        }
     }
 }
 

@@ -251,7 +251,7 @@ impl Draft {
         }
     }
 
-    /// Gives the manifest in the draft's folder its name; takes it back where that fails.
+    /// Gives the manifest in the draft's folder its name; takes it back where that fails. Until the draft is over nobody removes others on its strength.
     fn publish_manifest(&self) -> Result<(), WriteError> {
         let published = self.name_manifest(self.id);
         if published.is_err() && self.store.media().remove(&layout::image(self.id)).is_ok() {

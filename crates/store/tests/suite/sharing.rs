@@ -9,6 +9,7 @@ use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use crate::removing::{assert_sound, assert_tidy, three, three_on};
+use crate::support::fault::Fault;
 use crate::support::hook::Hook;
 use crate::support::keys::{key, recipient};
 use crate::support::sample::{assert_sample, checkpoint};
@@ -127,6 +128,78 @@ fn what_others_remove_meanwhile_does_not_come_back_in_pieces() {
         for unsynced in [Unsynced::Lost, Unsynced::Kept, Unsynced::Mixed(cut as u64)] {
             let after = Arc::new(medium.after_crash(cut, unsynced));
             assert_sound(&Store::open_media(after).unwrap());
+        }
+    }
+}
+
+/// A medium with sample 1, all of which is durable.
+fn with_one() -> Sim {
+    let medium = Sim::default();
+    checkpoint(&Store::open_or_create_media(Arc::new(medium.clone())).unwrap(), "job", 1).unwrap();
+    medium.copy()
+}
+
+fn prune_to_one(medium: Sim) {
+    let store = Store::open_media(Arc::new(medium)).unwrap();
+    let keep = Keep { last: 1, ..Keep::default() };
+    store.prune(None, &keep, |gone| store.remove(gone)).unwrap();
+}
+
+/// Wherever the power goes, there is an image that is whole.
+fn assert_one_is_left(medium: &Sim, what: &str) {
+    for cut in 0..=medium.operations() {
+        for unsynced in Unsynced::ways(cut, 16) {
+            let after = Arc::new(medium.after_crash(cut, unsynced));
+            let listed = assert_sound(&Store::open_media(after).unwrap());
+            assert!(!listed.is_empty(), "{what}, cut {cut}, {unsynced:?}");
+        }
+    }
+}
+
+/// The older image goes since there is a newer one, of which nobody has made durable that it is.
+#[test]
+fn no_image_goes_for_one_that_may_go_with_the_power() {
+    let remove_oldest = |medium: Sim| {
+        let store = Store::open_media(Arc::new(medium)).unwrap();
+        store.remove(&[store.list().unwrap().images[0].id]).unwrap();
+    };
+    for run in [prune_to_one, remove_oldest] {
+        let medium = with_one();
+        let other = medium.clone();
+        let hook = Hook::new(Arc::new(medium.clone()), "sync_folder", "images", move || run(other));
+        checkpoint(&Store::open_media(hook).unwrap(), "job", 2).unwrap();
+        assert_one_is_left(&medium, "while it is written");
+    }
+    // Whoever wrote it is killed, at whatever point.
+    for n in 1.. {
+        let medium = with_one();
+        let fault = Fault::new(Arc::new(medium.clone()), n, u64::MAX, ErrorKind::Other);
+        let _killed = checkpoint(&Store::open_media(Arc::new(fault.clone())).unwrap(), "job", 2);
+        if !fault.struck() {
+            break;
+        }
+        if assert_sound(&Store::open_media(Arc::new(medium.clone())).unwrap()).len() == 2 {
+            prune_to_one(medium.clone());
+            assert_one_is_left(&medium, &format!("operation {n}"));
+        }
+    }
+}
+
+/// Where making a name durable fails it is taken back: until that cannot be any more, nothing goes for it.
+#[test]
+fn no_image_goes_for_one_that_is_taken_back() {
+    for n in 1.. {
+        let medium = with_one();
+        let other = medium.clone();
+        let fault = Fault::new(Arc::new(medium.clone()), n, 1, ErrorKind::Other);
+        let prune = move || prune_to_one(other);
+        let hook = Hook::new(Arc::new(fault.clone()), "sync_folder", "images", prune);
+        let taken = checkpoint(&Store::open_media(hook.clone()).unwrap(), "job", 2);
+        let listed = assert_sound(&Store::open_media(Arc::new(medium.clone())).unwrap());
+        assert_eq!(listed, if taken.is_ok() { [1, 2].into() } else { [1].into() }, "operation {n}");
+        if !fault.struck() {
+            assert!(hook.has_run());
+            break;
         }
     }
 }
