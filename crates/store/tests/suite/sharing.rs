@@ -5,7 +5,7 @@ use std::fs::{self, Permissions};
 use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::removing::{assert_sound, assert_tidy, three, three_on};
@@ -201,6 +201,41 @@ fn no_image_goes_for_one_that_is_taken_back() {
             assert!(hook.has_run());
             break;
         }
+    }
+}
+
+/// Who begins an image makes its folder, and then the lock in it. Others who look for what was given up may be at any point by then.
+#[test]
+fn who_begins_keeps_the_lock_that_he_has_got() {
+    let folder = tempfile::tempdir().unwrap();
+    let media: [Arc<dyn Media>; 2] = [Arc::new(Sim::default()), Arc::new(Dir::new(folder.path()))];
+    let draft = format!("tmp/{}", "1".repeat(32));
+    let lock = format!("{draft}/lock");
+    for medium in media {
+        Store::open_or_create_media(medium.clone()).unwrap();
+        for n in 0.. {
+            medium.create_folder(&draft).unwrap();
+            let got = Arc::new(Mutex::new(None));
+            let (beginner, at, gets) = (medium.clone(), lock.clone(), got.clone());
+            let hook = Hook::any(medium.clone(), n, move || {
+                *gets.lock().unwrap() = Some(beginner.lock(&at, true));
+            });
+            Store::open_media(hook).unwrap().begin().unwrap();
+            let Some(got) = got.lock().unwrap().take() else { break };
+            match got {
+                Ok(held) => {
+                    assert!(held.is_some() && medium.open(&lock).is_ok(), "operation {n}");
+                    drop(held);
+                    medium.remove(&lock).unwrap();
+                }
+                // He begins another one.
+                Err(error) => assert_eq!(error.kind(), ErrorKind::NotFound, "operation {n}"),
+            }
+        }
+        // What is there and nobody's goes.
+        medium.create_folder(&draft).unwrap();
+        Store::open_media(medium.clone()).unwrap().begin().unwrap();
+        assert_eq!(medium.list("tmp").unwrap(), [""; 0]);
     }
 }
 
