@@ -200,8 +200,12 @@ fn images_are_as_documented() {
         "`dormouse rm`",
         &[
             &rm(&first[..8], true).unwrap(),
-            &rm::Removed { removal: store.would_remove(&listed_damage(&store)).unwrap(), dry_run: true },
-            &rm::Removed { removal: full, dry_run: false },
+            &rm::Removed {
+                removal: store.would_remove(&listed_damage(&store)).unwrap(),
+                dry_run: true,
+                max_unused: 0.1,
+            },
+            &rm::Removed { removal: full, dry_run: false, max_unused: 0.1 },
         ],
         Fields::new(),
     );
@@ -212,6 +216,7 @@ fn images_are_as_documented() {
             removal: store::Removal { not_rewritten: Some("it is full".to_owned()), ..Default::default() },
             dry_run: false,
         },
+            max_unused: 0.1,
     };
     check("`dormouse prune`", &[&of_sound_store, &pruned(1), &of_full_store], of_rm);
     let copy = |dry_run| {

@@ -36,7 +36,7 @@ pub fn run(flags: &Prune) -> Result<Answer, Failure> {
         with_progress(flags.max_unused, flags.dry_run, flags.json.json, |removing| {
             prune_images(&store, flags.job.as_deref(), &keep, removing)
         })?;
-    Ok(Answer { kept_images, removed: Removed { removal, dry_run: flags.dry_run } })
+    Ok(Answer { kept_images, removed: Removed { removal, dry_run: flags.dry_run, max_unused: flags.max_unused } })
 }
 
 impl Show for Answer {
