@@ -212,11 +212,12 @@ fn images_are_as_documented() {
     let of_rm = documented("`dormouse rm`").into_iter().collect();
     let of_full_store = prune::Answer {
         kept_images: Vec::new(),
+        lacking: Vec::new(),
         removed: rm::Removed {
             removal: store::Removal { not_rewritten: Some("it is full".to_owned()), ..Default::default() },
             dry_run: false,
-        },
             max_unused: 0.1,
+        },
     };
     check("`dormouse prune`", &[&of_sound_store, &pruned(1), &of_full_store], of_rm);
     let copy = |dry_run| {
