@@ -4,6 +4,7 @@ use crate::admin::CheckpointOptions;
 use crate::error::{Failure, Kind};
 use crate::open_store;
 use crate::steer::{self, Moment};
+use crate::stores::warn_of_lacking;
 use crate::supervisor::Supervisor;
 use image::ImageId;
 use plan::units::Nanos;
@@ -163,7 +164,7 @@ impl Supervisor {
                 };
                 let remove = |gone: &[ImageId]| store.remove_and_repack(gone, &repack, &mut go_on);
                 let pruned = store.prune_regular(self.facts.lineage, last, ours, remove);
-                pruned.map_err(crate::removal_failure)
+                pruned.inspect(warn_of_lacking).map_err(crate::removal_failure)
             });
             match pruned {
                 Ok(Pruned { removal: Removal { kept: Some(kept), .. }, .. }) => {

@@ -8,8 +8,8 @@ use std::fs;
 use std::io;
 use std::path::Path;
 use store::{
-    Access, CopyError, DamagedImage, FindError, Keep, Kept, KeptWhy, OpenError, Pruned, Removal, Repack,
-    Rewriting, Store, WriteError,
+    Access, CopyError, DamagedImage, FindError, Keep, Kept, KeptWhy, LackingImage, OpenError, Pruned,
+    Removal, Repack, Rewriting, Store, WriteError,
 };
 
 /// Opens a store that must be there.
@@ -147,11 +147,21 @@ pub fn prune_images(
     removing: Removing<'_>,
 ) -> Result<Pruned, Failure> {
     let pruned = store.prune(job, keep, |gone| removing.remove(store, gone)).map_err(removal_failure)?;
+    warn_of_lacking(&pruned);
     match job {
         Some(job) if pruned.kept_images.is_empty() && pruned.removal.images.is_empty() => {
             Err(find_failure(&FindError::NotFound { reference: job.to_owned(), dir: store.dir() }))
         }
         _ => Ok(pruned),
+    }
+}
+
+/// Tells of images that stay, and in whose place others do.
+pub(crate) fn warn_of_lacking(pruned: &Pruned) {
+    for LackingImage { image, problem } in &pruned.lacking {
+        tracing::warn!(
+            "image {image} cannot be restarted, so an older one is kept, too, if there is one: {problem}"
+        );
     }
 }
 

@@ -200,17 +200,23 @@ fn images_are_as_documented() {
         "`dormouse rm`",
         &[
             &rm(&first[..8], true).unwrap(),
-            &rm::Removed { removal: store.would_remove(&listed_damage(&store)).unwrap(), dry_run: true },
-            &rm::Removed { removal: full, dry_run: false },
+            &rm::Removed {
+                removal: store.would_remove(&listed_damage(&store)).unwrap(),
+                dry_run: true,
+                max_unused: 0.1,
+            },
+            &rm::Removed { removal: full, dry_run: false, max_unused: 0.1 },
         ],
         Fields::new(),
     );
     let of_rm = documented("`dormouse rm`").into_iter().collect();
     let of_full_store = prune::Answer {
         kept_images: Vec::new(),
+        lacking: Vec::new(),
         removed: rm::Removed {
             removal: store::Removal { not_rewritten: Some("it is full".to_owned()), ..Default::default() },
             dry_run: false,
+            max_unused: 0.1,
         },
     };
     check("`dormouse prune`", &[&of_sound_store, &pruned(1), &of_full_store], of_rm);
@@ -221,7 +227,9 @@ fn images_are_as_documented() {
         let (plain, keys, json) = (false, flags::Keys::default(), json());
         copy::run(&flags::Copy { from, to, images, job, encrypt, plain, keys, dry_run, json }).unwrap()
     };
-    check("`dormouse copy`", &[&copy(true)], Fields::new());
+    let gone = store::CopyReport { gone: vec![first.parse().unwrap()], ..Default::default() };
+    let without_one = copy::Copied { report: gone, dry_run: false, named: Vec::new() };
+    check("`dormouse copy`", &[&copy(true), &without_one], Fields::new());
     let listed = images::ls(&flags::Ls { job: None, store: place(), json: json() }).unwrap();
     check("`dormouse ls`", &[&listed], Fields::new());
     let of_ls = documented("`dormouse ls`");

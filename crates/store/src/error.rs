@@ -160,10 +160,16 @@ pub enum WriteError {
     #[error(transparent)]
     Media(MediaError),
     /// The draft's folder is gone: its supervisor has ended, or a cleaner believed so.
-    #[error("the checkpoint {image} was given up while it was being written")]
+    #[error(
+        "image {image} cannot be finished, since {} is gone: whoever began it has ended or was stopped for so long that others took it for dead, or somebody has \
+         removed files of the store by hand; nothing of the image is listed: begin the checkpoint or the copy again",
+        path.display()
+    )]
     Abandoned {
         /// The image that will not be.
         image: ImageId,
+        /// What was not found of its files.
+        path: PathBuf,
     },
     /// An object's source failed.
     #[error("{what} cannot be read for the image: {error}")]

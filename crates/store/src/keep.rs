@@ -1,10 +1,12 @@
 //! Which of a job's images to keep, as restic's `forget` has it: the newest of each of the last hours, days, weeks, months in which there are any.
 
 use crate::report::ImageSummary;
-use crate::{Listing, Removal, Store, WriteError};
+use crate::whole::{Found, LackingImage, Looking};
+use crate::{Listing, ReadError, Removal, Store, WriteError, layout};
 use image::{ImageId, Lineage};
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
+use std::io;
 
 const HOUR: u64 = 3600;
 const DAY: u64 = 24 * HOUR;
@@ -31,6 +33,8 @@ pub struct Keep {
 pub struct Pruned {
     /// Images that were looked at and kept, newest first.
     pub kept_images: Vec<ImageId>,
+    /// Those of them that are not counted, because something of them is missing: older ones are kept in their place.
+    pub lacking: Vec<LackingImage>,
     /// What became of the others.
     #[serde(flatten)]
     pub removal: Removal,
@@ -41,6 +45,13 @@ impl Keep {
     #[must_use]
     pub fn is_nothing(&self) -> bool {
         *self == Self::default()
+    }
+
+    /// Of images with the times at which they were made, newest first: which to keep.
+    fn chosen(&self, images: &[(u64, ImageId)]) -> HashSet<ImageId> {
+        let created: Vec<u64> = images.iter().map(|(created, _)| *created).collect();
+        let kept = images.iter().zip(self.choose(&created)).filter(|(_, kept)| *kept);
+        kept.map(|((_, id), _)| *id).collect()
     }
 
     /// Of images that were made at these times, in ns since 1970, newest first: which to keep.
@@ -85,8 +96,7 @@ impl Store {
         keep: &Keep,
         remove: impl FnOnce(&[ImageId]) -> Result<Removal, WriteError>,
     ) -> Result<Pruned, WriteError> {
-        let (kept_images, gone) = self.list()?.divide(keep, |image| job.is_none_or(|job| image.job == job));
-        Ok(Pruned { kept_images, removal: remove(&gone)? })
+        self.prune_those(keep, |image| job.is_none_or(|job| image.job == job), remove)
     }
 
     /// Lets `remove` take away of a job's images that nobody had asked for all but the newest. What somebody asked for stays, and is not counted;
@@ -104,26 +114,108 @@ impl Store {
     ) -> Result<Pruned, WriteError> {
         let keep = Keep { last, ..Keep::default() };
         let is_meant = |image: &ImageSummary| image.regular && image.lineage == Some(job) && ours(image);
-        let (kept_images, gone) = self.list()?.divide(&keep, is_meant);
-        Ok(Pruned { kept_images, removal: remove(&gone)? })
+        self.prune_those(&keep, is_meant, remove)
+    }
+
+    fn prune_those(
+        &self,
+        keep: &Keep,
+        meant: impl Fn(&ImageSummary) -> bool,
+        remove: impl FnOnce(&[ImageId]) -> Result<Removal, WriteError>,
+    ) -> Result<Pruned, WriteError> {
+        let Divided { kept: kept_images, gone, lacking } = self.divide(keep, meant)?;
+        Ok(Pruned { kept_images, lacking, removal: remove(&gone)? })
+    }
+
+    fn divide(&self, keep: &Keep, meant: impl Fn(&ImageSummary) -> bool) -> Result<Divided, ReadError> {
+        let (mut divided, mut looking) = (Divided::default(), Looking::at(self));
+        for images in self.settled()?.of_each_job(meant) {
+            divided.add(keep, &images, &mut looking)?;
+        }
+        Ok(divided)
+    }
+
+    /// The images on whose strength others may go: whoever gives one its name takes it back where making that durable fails, as long as its draft is alive.
+    /// An image is there before it is looked for its draft, and behind that.
+    fn settled(&self) -> Result<Listing, ReadError> {
+        let named: HashSet<ImageId> = self.image_ids()?.into_iter().collect();
+        let drafts = match self.media().list(layout::TMP) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            names => self.on("list", layout::TMP, |_| names)?,
+        };
+        let drafts = drafts.iter().filter_map(|name| layout::draft_of(name));
+        let unsettled: HashSet<ImageId> =
+            drafts.filter(|draft| named.contains(draft) && self.may_be_alive(*draft)).collect();
+        let mut listing = self.list()?;
+        listing.images.retain(|image| named.contains(&image.id) && !unsettled.contains(&image.id));
+        Ok(listing)
+    }
+
+    /// Whether somebody may hold a draft.
+    fn may_be_alive(&self, draft: ImageId) -> bool {
+        match self.media().lock(&layout::draft_lock(draft), false) {
+            Ok(held) => held.is_none(),
+            Err(error) => error.kind() != io::ErrorKind::NotFound,
+        }
     }
 }
 
 impl Listing {
-    /// Of the images that are `meant`, those to keep, and those to remove, newest first.
-    fn divide(&self, keep: &Keep, meant: impl Fn(&ImageSummary) -> bool) -> (Vec<ImageId>, Vec<ImageId>) {
+    /// The images that are `meant`, of one job after the other, newest first, with the times at which they were made.
+    fn of_each_job(&self, meant: impl Fn(&ImageSummary) -> bool) -> Vec<Vec<(u64, ImageId)>> {
         let mut jobs: BTreeMap<&str, Vec<(u64, ImageId)>> = BTreeMap::new();
         for image in self.images.iter().rev().filter(|image| meant(image)) {
             jobs.entry(&image.job).or_default().push((image.created_ns, image.id));
         }
-        let mut divided = (Vec::new(), Vec::new());
-        for images in jobs.values() {
-            let created: Vec<u64> = images.iter().map(|(created, _)| *created).collect();
-            for ((_, id), kept) in images.iter().zip(keep.choose(&created)) {
-                if kept { divided.0.push(*id) } else { divided.1.push(*id) }
+        jobs.into_values().collect()
+    }
+}
+
+/// Images to keep, and those to remove, newest first.
+#[derive(Debug, Default)]
+struct Divided {
+    kept: Vec<ImageId>,
+    gone: Vec<ImageId>,
+    /// Those that are kept and not counted.
+    lacking: Vec<LackingImage>,
+}
+
+impl Divided {
+    /// Divides one job's images. Only those are looked at that are kept, and none where nothing goes.
+    fn add(
+        &mut self,
+        keep: &Keep,
+        images: &[(u64, ImageId)],
+        looking: &mut Looking<'_>,
+    ) -> Result<(), ReadError> {
+        let (mut counted, mut whole, mut lacking) = (images.to_vec(), HashSet::new(), HashSet::new());
+        let chosen = loop {
+            let chosen = keep.chosen(&counted);
+            let unseen =
+                counted.iter().map(|(_, id)| *id).find(|id| chosen.contains(id) && !whole.contains(id));
+            let Some(next) = unseen.filter(|_| chosen.len() < counted.len()) else { break chosen };
+            match looking.find(next)? {
+                Found::Whole => {
+                    whole.insert(next);
+                    continue;
+                }
+                Found::Lacking(image) => {
+                    lacking.insert(next);
+                    self.lacking.push(image);
+                }
+                Found::Gone => {}
+            }
+            counted.retain(|(_, id)| *id != next);
+        };
+        let still: HashSet<ImageId> = counted.into_iter().map(|(_, id)| id).collect();
+        for id in images.iter().map(|(_, id)| *id) {
+            if chosen.contains(&id) || lacking.contains(&id) {
+                self.kept.push(id);
+            } else if still.contains(&id) {
+                self.gone.push(id);
             }
         }
-        divided
+        Ok(())
     }
 }
 

@@ -58,6 +58,7 @@ mod remove;
 pub mod report;
 mod store;
 mod verify;
+mod whole;
 mod write;
 
 pub use access::Access;
@@ -73,6 +74,7 @@ pub use read::{ChunkReader, Image, Piece, Proof};
 pub use remove::Removal;
 pub use store::Store;
 pub use verify::{Damage, DamagedObject, Verifier, VerifyProgress, VerifyReport};
+pub use whole::LackingImage;
 pub use write::{
     ChunkWriter, CopiedImage, CopyOptions, CopyReport, Delivery, Draft, ObjectWriter, Receipt, Repack,
     Rewriting, UncopiedImage, WriteOptions,

@@ -12,7 +12,7 @@ use crate::inventory::{Inventory, Needed, Untold};
 use crate::read::whole_pack;
 use crate::store::random_id;
 use crate::write::{CopyOptions, Elsewhere};
-use crate::{FindError, Kept, KeptWhy, ReadError, Store, WriteError, layout};
+use crate::{FindError, Kept, KeptWhy, MediaError, ReadError, Store, WriteError, layout};
 
 /// Why nothing is freed while others use the store.
 const IN_USE: &str = "somebody reads an image, copies to the store, removes images too, or begins a checkpoint at this moment; the next `dormouse rm` \
@@ -88,6 +88,10 @@ impl Store {
         threads: usize,
     ) -> Result<Removal, WriteError> {
         let mut gone = Vec::new();
+        if !images.is_empty() {
+            // Others may be removed since newer ones are there: these must not go with the power.
+            self.sync_images()?;
+        }
         for image in self.only_there(images)? {
             let path = layout::image(image);
             match self.on("remove", &path, |media| media.remove(&path)) {
@@ -99,7 +103,7 @@ impl Store {
             }
         }
         // Durable before any chunk goes, also what was removed before this and never synced.
-        self.on("sync", layout::IMAGES, |media| media.sync_folder(layout::IMAGES))?;
+        self.sync_images()?;
         let elsewhere = self.found_elsewhere(needed, threads)?;
         Ok(Removal { images: gone, ..self.free_unused(needed, &elsewhere)? })
     }
@@ -134,7 +138,7 @@ impl Store {
             Err(Untold::Failed(error)) => return Err(error),
         };
         // What somebody else has removed meanwhile must not come back either.
-        self.on("sync", layout::IMAGES, |media| media.sync_folder(layout::IMAGES))?;
+        self.sync_images()?;
         self.free(&unused)?;
         let removal = Removal { freed: unused.bytes, ..Removal::default() };
         let waiting = sentences.bytes;
@@ -147,6 +151,11 @@ impl Store {
                 Ok(Removal { kept: Some(KeptWhy::Medium.says(message)), ..removal })
             }
         }
+    }
+
+    /// Makes durable which images there are.
+    fn sync_images(&self) -> Result<(), MediaError> {
+        self.on("sync", layout::IMAGES, |media| media.sync_folder(layout::IMAGES))
     }
 
     /// What [`Store::remove`] would do if nobody used the store. Changes nothing.

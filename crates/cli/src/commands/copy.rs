@@ -19,6 +19,19 @@ pub struct Copied {
     #[serde(flatten)]
     pub report: CopyReport,
     pub dry_run: bool,
+    /// Whoever asked for one by name is not content without it.
+    #[serde(skip)]
+    pub named: Vec<ImageId>,
+}
+
+/// What is to be copied.
+struct Chosen {
+    /// Oldest first.
+    images: Vec<ImageId>,
+    /// Those of them that were asked for one by one.
+    named: Vec<ImageId>,
+    /// Those that cannot be read and were not asked for so.
+    damaged: Vec<UncopiedImage>,
 }
 
 /// Copies images from one store to another.
@@ -33,18 +46,23 @@ pub fn run(flags: &Copy) -> Result<Copied, Failure> {
     if from.is_encrypted() && !flags.plain {
         check_encrypted(&to)?;
     }
-    let (images, mut damaged) = chosen(&from, flags)?;
+    let chosen = chosen(&from, flags)?;
+    copy_chosen(&from, &to, chosen, flags)
+}
+
+fn copy_chosen(from: &Store, to: &Access, chosen: Chosen, flags: &Copy) -> Result<Copied, Failure> {
+    let Chosen { images, named, mut damaged } = chosen;
     let to = match flags.dry_run {
-        true => would_open(&to)?,
-        false => Some(open_or_create_store(&to)?),
+        true => would_open(to)?,
+        false => Some(open_or_create_store(to)?),
     };
     let planned = from.would_copy_to(to.as_ref(), &images).map_err(copy_failure)?;
     let mut report = match to {
-        Some(to) if !flags.dry_run => copy(&from, &to, &images, &planned, flags.json.json)?,
+        Some(to) if !flags.dry_run => copy(from, &to, &images, &planned, flags.json.json)?,
         _ => planned,
     };
     damaged.append(&mut report.damaged);
-    Ok(Copied { report: CopyReport { damaged, ..report }, dry_run: flags.dry_run })
+    Ok(Copied { report: CopyReport { damaged, ..report }, dry_run: flags.dry_run, named })
 }
 
 /// The store, if it is there; one that is not must be such as can be made.
@@ -86,13 +104,13 @@ fn is_same(from: &Location, to: &Location) -> bool {
     from == to || real(from).is_some_and(|dir| real(to) == Some(dir))
 }
 
-/// The images to copy, oldest first, and those that cannot be read and were not asked for by name.
-fn chosen(from: &Store, flags: &Copy) -> Result<(Vec<ImageId>, Vec<UncopiedImage>), Failure> {
+/// The images to copy.
+fn chosen(from: &Store, flags: &Copy) -> Result<Chosen, Failure> {
+    let named = flags.images.iter().map(|reference| find_image(from, reference));
+    let named = named.collect::<Result<Vec<_>, _>>()?;
+    // Behind it: what was found is listed, or has gone.
     let listing = from.list().map_err(read_failure)?;
-    let mut wanted = Vec::new();
-    for reference in &flags.images {
-        wanted.push(find_image(from, reference)?);
-    }
+    let mut wanted = named.clone();
     for job in &flags.job {
         let of_job = listing.images.iter().filter(|image| image.job == *job);
         let before = wanted.len();
@@ -109,8 +127,12 @@ fn chosen(from: &Store, flags: &Copy) -> Result<(Vec<ImageId>, Vec<UncopiedImage
         image: image.image,
         problem: format!("{}: {}", image.path.display(), image.problem),
     });
-    let images = listing.images.iter().map(|image| image.id).filter(|id| all || wanted.contains(id));
-    Ok((images.collect(), damaged.collect()))
+    let damaged = damaged.collect();
+    let mut images: Vec<_> =
+        listing.images.iter().map(|image| image.id).filter(|id| all || wanted.contains(id)).collect();
+    let unlisted: Vec<_> = named.iter().copied().filter(|id| !images.contains(id)).collect();
+    images.extend(unlisted);
+    Ok(Chosen { images, named, damaged })
 }
 
 fn copy(
@@ -141,6 +163,9 @@ impl Show for Copied {
         for UncopiedImage { image, problem } in &self.report.damaged {
             writeln!(out, "not copied: image {image}: {problem}")?;
         }
+        for image in &self.report.gone {
+            writeln!(out, "not copied: image {image} has been removed meanwhile")?;
+        }
         let written = self.report.images.iter().map(|image| image.written).sum();
         let copied = self.report.images.iter().filter(|image| !image.there).count();
         let all = self.report.images.len() + self.report.damaged.len();
@@ -150,8 +175,11 @@ impl Show for Copied {
 
     /// Whoever looks only at the code must not take some for all.
     fn code(&self) -> ExitCode {
-        let whole = self.report.damaged.is_empty();
-        if whole { ExitCode::SUCCESS } else { Kind::Damaged.exit_code().into() }
+        if !self.report.damaged.is_empty() {
+            return Kind::Damaged.exit_code().into();
+        }
+        let is_missed = self.report.gone.iter().any(|image| self.named.contains(image));
+        if is_missed { Kind::NotFound.exit_code().into() } else { ExitCode::SUCCESS }
     }
 }
 
@@ -171,6 +199,34 @@ mod tests {
         writer.put(ObjectKind::HostRecord, &[byte; 5000]).unwrap();
         let manifest = Manifest { created_ns: byte.into(), ..Manifest::new(job) };
         draft.publish(manifest, vec![writer.finish().unwrap()]).unwrap().id
+    }
+
+    /// What is removed behind the list is missed by who named it, and by nobody else.
+    #[test]
+    fn an_image_that_goes_meanwhile_is_no_damage() {
+        for (name_it, dry_run, code) in
+            [(false, false, 0), (true, false, 3), (false, true, 0), (true, true, 3)]
+        {
+            let folder = tempfile::tempdir().unwrap();
+            let [from, to] = ["from", "to"].map(|name| folder.path().join(name));
+            let [gone, _] = [1, 2].map(|byte| publish(&from, "job", byte));
+            let images = if name_it { vec![gone.to_string(), "job".to_owned()] } else { Vec::new() };
+            let [at, to] = [&from, &to].map(|folder| Location::Folder(folder.clone()));
+            let (job, encrypt, plain, keys, json) =
+                (Vec::new(), Vec::new(), false, Keys::default(), Json { json: true });
+            let flags = Copy { from: at, to: to.clone(), images, job, encrypt, plain, keys, dry_run, json };
+            let store = Store::open(&from).unwrap();
+            let chosen = chosen(&store, &flags).unwrap();
+            store.remove(&[gone]).unwrap();
+            let copied = copy_chosen(&store, &to.into(), chosen, &flags).unwrap();
+            assert_eq!((&copied.report.gone[..], copied.report.images.len()), (&[gone][..], 1));
+            assert_eq!(copied.code(), ExitCode::from(code), "{name_it}, {dry_run}");
+            let mut text = Vec::new();
+            copied.show(&mut text).unwrap();
+            let text = String::from_utf8(text).unwrap();
+            assert!(text.contains(&format!("image {gone} has been removed meanwhile")), "{text}");
+            assert!(text.contains(" 1 of 1 images, "), "{text}");
+        }
     }
 
     #[test]

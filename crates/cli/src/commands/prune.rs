@@ -9,11 +9,12 @@ use image::ImageId;
 use serde::Serialize;
 use std::io::{self, Write};
 use std::process::ExitCode;
-use store::{Keep, Pruned};
+use store::{Keep, LackingImage, Pruned};
 
 #[derive(Serialize)]
 pub struct Answer {
     pub kept_images: Vec<ImageId>,
+    pub lacking: Vec<LackingImage>,
     #[serde(flatten)]
     pub removed: Removed,
 }
@@ -32,11 +33,15 @@ pub fn run(flags: &Prune) -> Result<Answer, Failure> {
         return Err(Failure::new(Kind::Usage, what));
     }
     let store = open_store(&store_access(&flags.store)?)?;
-    let Pruned { kept_images, removal } =
+    let Pruned { kept_images, lacking, removal } =
         with_progress(flags.max_unused, flags.dry_run, flags.json.json, |removing| {
             prune_images(&store, flags.job.as_deref(), &keep, removing)
         })?;
-    Ok(Answer { kept_images, removed: Removed { removal, dry_run: flags.dry_run } })
+    Ok(Answer {
+        kept_images,
+        lacking,
+        removed: Removed { removal, dry_run: flags.dry_run, max_unused: flags.max_unused },
+    })
 }
 
 impl Show for Answer {

@@ -11,10 +11,6 @@ use std::ops::ControlFlow;
 use std::process::ExitCode;
 use store::{CopyOptions, Removal, Repack};
 
-/// Why nothing is freed where images are removed.
-const SHARED: &str =
-    "other images have data in the same packs, which go with the last of them, or with --max-unused 10";
-
 /// When what waits goes.
 const WRITTEN: &str = "when the checkpoints that are being written now have ended";
 
@@ -23,6 +19,9 @@ pub struct Removed {
     #[serde(flatten)]
     pub removal: Removal,
     pub dry_run: bool,
+    /// How much was allowed to lie unused, by what images need.
+    #[serde(skip)]
+    pub max_unused: f64,
 }
 
 /// Removes images.
@@ -31,7 +30,7 @@ pub fn run(flags: &Rm) -> Result<Removed, Failure> {
     let removal = with_progress(flags.max_unused, flags.dry_run, flags.json.json, |removing| {
         remove_images(&store, &flags.images, removing)
     })?;
-    Ok(Removed { removal, dry_run: flags.dry_run })
+    Ok(Removed { removal, dry_run: flags.dry_run, max_unused: flags.max_unused })
 }
 
 /// Removes as the flags say, with a bar for what is written anew.
@@ -48,6 +47,22 @@ pub fn with_progress<T>(max_unused: f64, dry: bool, json: bool, remove: impl FnO
     removed
 }
 
+/// Why nothing is freed where images are removed, and what would free some of it. What is in force already would not.
+fn shared(max_unused: f64) -> String {
+    // As it was given.
+    let percent = (max_unused * 1e8).round() / 1e6;
+    let less = match percent {
+        0.0 => String::new(),
+        unlimited if unlimited.is_infinite() => {
+            ", or with --max-unused PERCENT (--dry-run says how much that frees)".to_owned()
+        }
+        _ => format!(
+            ", or with --max-unused below the {percent} in force (--dry-run says how much that frees)"
+        ),
+    };
+    format!("other images have data in the same packs, which go with the last of them{less}")
+}
+
 impl Show for Removed {
     fn show(&self, out: &mut dyn Write) -> io::Result<()> {
         let Removal { images, freed, rewritten, waiting, kept, not_rewritten } = &self.removal;
@@ -58,7 +73,7 @@ impl Show for Removed {
         match kept {
             Some(why) if *freed > 0 => writeln!(out, "{net} {would}freed, and no more: {why}"),
             None if *freed == 0 && *waiting == 0 && !images.is_empty() => {
-                writeln!(out, "nothing {would}freed yet: {SHARED}")
+                writeln!(out, "nothing {would}freed yet: {}", shared(self.max_unused))
             }
             None => writeln!(out, "{net} {would}freed"),
             Some(why) => writeln!(out, "no room {would}freed: {why}"),
@@ -96,6 +111,23 @@ mod tests {
     use std::fs;
     use store::media::{Dir, Media};
     use store::{Location, Store};
+
+    /// What is in force already is no advice.
+    #[test]
+    fn nothing_that_was_asked_for_is_advised() {
+        let said = |max_unused| {
+            let removal = Removal { images: vec![image::ImageId([1; 16])], ..Removal::default() };
+            let mut text = Vec::new();
+            Removed { removal, dry_run: false, max_unused }.show(&mut text).unwrap();
+            String::from_utf8(text).unwrap()
+        };
+        assert!(said(f64::INFINITY).contains("with --max-unused PERCENT ("), "{}", said(f64::INFINITY));
+        for (max_unused, below) in [(0.1, "below the 10 in force"), (0.07, "below the 7 in force")] {
+            let said = said(max_unused);
+            assert!(said.contains(below) && !said.contains("--max-unused 10"), "{said}");
+        }
+        assert!(said(0.0).ends_with("the last of them\n"), "{}", said(0.0));
+    }
 
     #[test]
     fn room_that_stays_taken_is_told_by_the_exit_code() {

@@ -44,6 +44,8 @@ pub struct CopyReport {
     pub images: Vec<CopiedImage>,
     /// Those that are not, because they cannot be read.
     pub damaged: Vec<UncopiedImage>,
+    /// Those that are not, because somebody has removed them meanwhile.
+    pub gone: Vec<ImageId>,
 }
 
 /// An image that is in the other store.
@@ -91,7 +93,7 @@ impl Store {
             let (manifest, _) = match self.manifest_file(image) {
                 Ok(found) => found,
                 Err(error) => {
-                    report.damaged.push(UncopiedImage { image: *image, problem: error.to_string() });
+                    report.leave_out(self, *image, &error);
                     continue;
                 }
             };
@@ -107,7 +109,7 @@ impl Store {
         Ok(report)
     }
 
-    /// Copies images into another store, in this order. Of one that is there already, what is missing is copied. One that cannot be read is
+    /// Copies images into another store, in this order. Of one that is there already, what is missing is copied. One that cannot be read, or has gone, is
     /// told of, and the others are copied all the same. `progress` is told of each frame's length.
     ///
     /// Both stores may be in use: what is removed meanwhile, on either side, is not freed before this ends.
@@ -127,9 +129,7 @@ impl Store {
         for image in images {
             match copier.copy(image, progress) {
                 Ok(copied) => report.images.push(copied),
-                Err(CopyError::Source(error)) => {
-                    report.damaged.push(UncopiedImage { image: *image, problem: error.to_string() });
-                }
+                Err(CopyError::Source(error)) => report.leave_out(self, *image, &error),
                 Err(error) => return Err(error),
             }
         }
@@ -147,6 +147,17 @@ impl Store {
             Ok(bytes)
         })?;
         Ok((manifest, bytes))
+    }
+}
+
+impl CopyReport {
+    /// Notes an image that is not copied.
+    fn leave_out(&mut self, from: &Store, image: ImageId, error: &ReadError) {
+        // One that has gone while it was read looks like damage.
+        match from.manifest(&image) {
+            Err(ReadError::NoImage { .. }) => self.gone.push(image),
+            _ => self.damaged.push(UncopiedImage { image, problem: error.to_string() }),
+        }
     }
 }
 

@@ -22,7 +22,7 @@ pub struct Draft {
     store: Store,
     id: ImageId,
     /// Held as long as the draft lives: by it others know that it does, and remove nothing that it may have found in the store.
-    _lock: MediaLock,
+    lock: MediaLock,
     /// What the store had when a writer in this process joined.
     usable: OnceLock<Arc<Usable>>,
 }
@@ -55,12 +55,12 @@ impl Store {
         self.on("create", &folder, |media| media.create_folder(&folder))?;
         match self.on("lock", &lock, |media| media.lock(&lock, true)) {
             Ok(held) => {
-                Ok(held.map(|held| Draft { store: self.clone(), id, _lock: held, usable: OnceLock::new() }))
+                Ok(held.map(|held| Draft { store: self.clone(), id, lock: held, usable: OnceLock::new() }))
             }
             Err(error) if error.error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => {
-                let _ = self.media().remove(&lock);
-                let _ = self.media().remove_folder(&folder);
+                // What is left behind the next draft removes.
+                let _ = self.remove_if_abandoned(id);
                 Err(error.into())
             }
         }
@@ -102,14 +102,21 @@ impl Store {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(error),
         };
-        self.remove_draft(id, &names)?;
-        drop(held);
-        tracing::info!(%id, "removed the remains of a checkpoint that was cut off");
-        Ok(true)
+        match self.remove_draft(id, &names, held.as_ref()) {
+            // It was empty, and has a lock now: whoever made the folder goes on with it.
+            Err(error) if held.is_none() && error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(false),
+            removed => {
+                removed?;
+                drop(held);
+                tracing::info!(%id, "removed the remains of a checkpoint that was cut off");
+                Ok(true)
+            }
+        }
     }
 
-    /// Removes a draft's folder: first what could still be published, its lock last.
-    fn remove_draft(&self, id: ImageId, names: &[String]) -> io::Result<()> {
+    /// Removes a draft's folder: first what could still be published, its lock last. That only goes with who holds it: where it was not there it may be by now,
+    /// and of a draft that begins.
+    fn remove_draft(&self, id: ImageId, names: &[String], held: Option<&MediaLock>) -> io::Result<()> {
         let folder = layout::draft(id);
         let (packs, others): (Vec<_>, Vec<_>) = names
             .iter()
@@ -118,8 +125,8 @@ impl Store {
         for name in others.into_iter().chain(packs) {
             self.media().remove(&format!("{folder}/{name}"))?;
         }
-        match self.media().remove(&layout::draft_lock(id)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        match held.map(|_| self.media().remove(&layout::draft_lock(id))) {
+            Some(Err(error)) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
         self.media().remove_folder(&folder)
@@ -251,7 +258,7 @@ impl Draft {
         }
     }
 
-    /// Gives the manifest in the draft's folder its name; takes it back where that fails.
+    /// Gives the manifest in the draft's folder its name; takes it back where that fails. Until the draft is over nobody removes others on its strength.
     fn publish_manifest(&self) -> Result<(), WriteError> {
         let published = self.name_manifest(self.id);
         if published.is_err() && self.store.media().remove(&layout::image(self.id)).is_ok() {
@@ -298,7 +305,9 @@ pub(super) fn check_chunks(
 impl Drop for Draft {
     fn drop(&mut self) {
         let removed = self.store.media().list(&layout::draft(self.id));
-        if let Err(error) = removed.and_then(|names| self.store.remove_draft(self.id, &names)) {
+        if let Err(error) =
+            removed.and_then(|names| self.store.remove_draft(self.id, &names, Some(&self.lock)))
+        {
             tracing::debug!(id = %self.id, %error, "a draft's folder could not be removed; the next draft will");
         }
     }

@@ -92,7 +92,7 @@ impl OpenPack {
 /// A file of a draft that cannot be found means that the draft is gone.
 pub(super) fn abandoned(image: ImageId, error: MediaError) -> WriteError {
     if error.error.kind() == std::io::ErrorKind::NotFound {
-        return WriteError::Abandoned { image };
+        return WriteError::Abandoned { image, path: error.path };
     }
     error.into()
 }

@@ -6,6 +6,7 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 
 use crate::support::fault::Fault;
+use crate::support::hook::Hook;
 use crate::support::sample::{assert_sample, checkpoint, manifest, options, write_objects};
 use crate::support::sim::{Sim, Unsynced};
 use image::{Compress, ImageId, Index};
@@ -203,6 +204,24 @@ fn an_image_that_cannot_be_read_does_not_hold_up_the_others() {
     let report = copy(&from, &to, &images[..1]).unwrap();
     assert!(report.damaged[0].problem.contains("is in none of the indexes"), "{report:?}");
     assert_eq!(assert_sound(&to), [].into());
+}
+
+/// What was listed may be removed before it is its turn, or while it is read: that is no damage.
+#[test]
+fn an_image_that_is_removed_meanwhile_is_passed_over() {
+    for times in 0..2 {
+        let (medium, _, images) = store_of(&[1, 2]);
+        let (_, to, _) = store_of(&[]);
+        let path = format!("images/{}.img", images[0]);
+        let (other, name) = (medium.clone(), path.clone());
+        let hook = Hook::nth(Arc::new(medium), "open", &path, times, move || other.remove(&name).unwrap());
+        let from = Store::open_media(hook).unwrap();
+        let report = copy(&from, &to, &images).unwrap();
+        assert_eq!((&report.gone[..], &report.damaged[..]), (&images[..1], &[][..]), "{times}");
+        assert_eq!(assert_sound(&to), [2].into());
+        let planned = from.would_copy_to(None, &images).unwrap();
+        assert_eq!((&planned.gone[..], &planned.damaged[..]), (&images[..1], &[][..]));
+    }
 }
 
 #[test]

@@ -319,6 +319,10 @@ fn a_living_draft_is_left_alone_and_a_dead_one_removed() {
     let gone = ImageId([3; 16]);
     let error = ChunkWriter::join(&store, gone, &options(Compress::None)).unwrap_err();
     assert!(matches!(error, WriteError::Abandoned { .. }), "{error}");
+    let message = error.to_string();
+    for word in [&gone.to_string(), &format!("tmp/{gone} is gone"), "took it for dead", "again"] {
+        assert!(message.contains(word), "{word}: {message}");
+    }
     let image = living.publish(manifest("job", 1), vec![receipt]).unwrap().id;
     assert_sample(&store.open_image(&image).unwrap(), 1);
     drop(second);

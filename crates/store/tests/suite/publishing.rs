@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex};
 
 use image::{Manifest, ObjectKind, RawPath};
 use store::media::{Around, Dir, Media, MediaRead};
-use store::{Store, WriteOptions};
+use store::{Keep, Removal, Store, WriteOptions};
 
-use crate::support::sample::noise;
+use crate::support::sample::{checkpoint, noise};
 
 /// How many bytes were read of each file.
 type Read = Arc<Mutex<BTreeMap<String, u64>>>;
@@ -81,6 +81,36 @@ fn publishing_reads_no_index_again_and_of_manifests_the_beginnings() {
     let draft = store.begin().unwrap();
     let late = draft.publish(Manifest { created_ns: 1, ..Manifest::new("job") }, Vec::new()).unwrap();
     assert_eq!(late.created_ns, 104);
+}
+
+/// Regular checkpoints prune each time: of many images those are looked at that stay, and of no pack more than its length.
+#[test]
+fn pruning_looks_at_what_it_keeps_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let read = Read::default();
+    let inner = Dir::new(&folder.path().join("store"));
+    std::fs::create_dir(folder.path().join("store")).unwrap();
+    let store = Store::open_or_create_media(Arc::new(Noting { inner, read: read.clone() })).unwrap();
+    let images: Vec<_> = (0..12).map(|number| checkpoint(&store, "job", number).unwrap().id).collect();
+    let len = |path: &str| std::fs::metadata(store.dir().join(path)).unwrap().len();
+    for (last, looked_at) in [(2, 2), (12, 0)] {
+        read.lock().unwrap().clear();
+        let keep = Keep { last, ..Keep::default() };
+        store
+            .prune(None, &keep, |_| {
+                let read = read.lock().unwrap();
+                assert!(!read.keys().any(|path| path.starts_with("packs/")), "{read:?}");
+                let times = |path: &str| read.get(path).map_or(0, |bytes| bytes.div_ceil(len(path)));
+                for (number, image) in images.iter().rev().enumerate() {
+                    let expected = if number < looked_at { 2 } else { 1 };
+                    assert_eq!(times(&format!("images/{image}.img")), expected, "{number}");
+                    let expected = if looked_at > 0 { 1 } else { 0 };
+                    assert_eq!(times(&format!("index/{image}.idx")), expected, "{number}");
+                }
+                Ok(Removal::default())
+            })
+            .unwrap();
+    }
 }
 
 /// A writer that joined later, as another process does, may have found what the first one did not.

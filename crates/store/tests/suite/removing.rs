@@ -6,9 +6,10 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 
 use crate::support::fault::Fault;
+use crate::support::hook::Hook;
 use crate::support::sample::{assert_sample, checkpoint, manifest, objects, options, write, write_objects};
 use crate::support::sim::{Sim, Unsynced};
-use image::{Compress, ImageId};
+use image::{Compress, ImageId, Index};
 use store::media::Media;
 use store::{ChunkWriter, Draft, FindError, Keep, Pruned, Store, WriteOptions};
 
@@ -315,14 +316,69 @@ pub fn pruning_keeps_the_newest(medium: Arc<dyn Media>) {
     let would = store.prune(Some("job"), &keep, |gone| store.would_remove(gone)).unwrap();
     assert_eq!(would.kept_images, [newest_first.iter().copied().find(|id| images.contains(id)).unwrap()]);
     assert_eq!(assert_sound(&store).len(), 4, "nothing has gone");
-    let Pruned { kept_images, removal } = store.prune(Some("job"), &keep, remove).unwrap();
+    let Pruned { kept_images, lacking, removal } = store.prune(Some("job"), &keep, remove).unwrap();
     assert_eq!((&kept_images, &removal), (&would.kept_images, &would.removal));
-    assert_eq!((removal.images.len(), removal.kept), (2, None));
+    assert_eq!((removal.images.len(), removal.kept, lacking), (2, None, vec![]));
     let all = store.prune(None, &keep, remove).unwrap();
     assert_eq!((all.removal.images.len(), all.kept_images.len()), (0, 2));
     assert!(all.kept_images.contains(&other));
     assert_eq!(assert_sound(&store).len(), 2);
     assert_tidy(&*medium, &store);
+}
+
+/// The packs that came with an image.
+fn packs_of(medium: &Sim, image: &ImageId) -> Vec<String> {
+    let index = medium.tamper(&format!("index/{image}.idx"), |bytes| bytes.clone());
+    let packs = Index::read(&index[..]).unwrap().packs;
+    packs.iter().map(|pack| format!("packs/{}.pack", pack.id)).collect()
+}
+
+/// An image that cannot be restarted stays, and is not what others go for.
+#[test]
+fn an_image_that_lacks_something_is_not_counted() {
+    type Damage = fn(&Sim, &ImageId);
+    let damages: [Damage; 3] = [
+        |medium, image| medium.remove(&packs_of(medium, image)[0]).unwrap(),
+        |medium, image| medium.tamper(&packs_of(medium, image)[0], |bytes| bytes.truncate(80)),
+        |medium, image| medium.tamper(&format!("index/{image}.idx"), Vec::clear),
+    ];
+    let keep = Keep { last: 1, ..Keep::default() };
+    for damage in damages {
+        let (medium, store, images) = three();
+        damage(&medium, &images[2]);
+        let pruned = store.prune(None, &keep, |gone| store.remove(gone)).unwrap();
+        assert_eq!(pruned.kept_images, [images[2], images[1]]);
+        let [lacking] = &pruned.lacking[..] else { panic!("{pruned:?}") };
+        assert_eq!(lacking.image, images[2]);
+        assert!(lacking.problem.contains(&format!("verify --quick {}", images[2])), "{lacking:?}");
+        assert_eq!(pruned.removal.images, images[..1]);
+        assert_sample(&store.open_image(&images[1]).unwrap(), 1);
+    }
+    // Where none is whole all stay: at the oldest nobody looks, since nothing would go for it.
+    let (medium, store, images) = three();
+    images.iter().for_each(|image| medium.remove(&packs_of(&medium, image)[0]).unwrap());
+    let pruned = store.prune(None, &keep, |gone| store.remove(gone)).unwrap();
+    assert_eq!((pruned.kept_images.len(), pruned.lacking.len(), pruned.removal.images.len()), (3, 2, 0));
+}
+
+/// What is missing may have been written anew between two looks.
+#[test]
+fn an_image_whose_packs_are_written_anew_meanwhile_is_whole() {
+    let (medium, _, images) = three();
+    let index = format!("index/{}.idx", images[2]);
+    let pack = packs_of(&medium, &images[2])[0].clone();
+    let bytes = medium.tamper(&pack, |bytes| bytes.clone());
+    medium.remove(&pack).unwrap();
+    let other = medium.clone();
+    let back = move || {
+        let mut file = other.create(&pack).unwrap();
+        file.write_all(&bytes).unwrap();
+    };
+    // Behind the list of packs.
+    let store = Store::open_media(Hook::new(Arc::new(medium), "open", &index, back)).unwrap();
+    let keep = Keep { last: 1, ..Keep::default() };
+    let pruned = store.prune(None, &keep, |gone| store.remove(gone)).unwrap();
+    assert_eq!((&pruned.kept_images[..], &pruned.lacking[..]), (&images[2..], &[][..]));
 }
 
 /// What somebody asked for is neither counted nor removed with what came about by itself; nor is what another job of the same name has left.

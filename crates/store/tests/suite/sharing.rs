@@ -5,10 +5,11 @@ use std::fs::{self, Permissions};
 use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::removing::{assert_sound, assert_tidy, three, three_on};
+use crate::support::fault::Fault;
 use crate::support::hook::Hook;
 use crate::support::keys::{key, recipient};
 use crate::support::sample::{assert_sample, checkpoint};
@@ -128,6 +129,113 @@ fn what_others_remove_meanwhile_does_not_come_back_in_pieces() {
             let after = Arc::new(medium.after_crash(cut, unsynced));
             assert_sound(&Store::open_media(after).unwrap());
         }
+    }
+}
+
+/// A medium with sample 1, all of which is durable.
+fn with_one() -> Sim {
+    let medium = Sim::default();
+    checkpoint(&Store::open_or_create_media(Arc::new(medium.clone())).unwrap(), "job", 1).unwrap();
+    medium.copy()
+}
+
+fn prune_to_one(medium: Sim) {
+    let store = Store::open_media(Arc::new(medium)).unwrap();
+    let keep = Keep { last: 1, ..Keep::default() };
+    store.prune(None, &keep, |gone| store.remove(gone)).unwrap();
+}
+
+/// Wherever the power goes, there is an image that is whole.
+fn assert_one_is_left(medium: &Sim, what: &str) {
+    for cut in 0..=medium.operations() {
+        for unsynced in Unsynced::ways(cut, 16) {
+            let after = Arc::new(medium.after_crash(cut, unsynced));
+            let listed = assert_sound(&Store::open_media(after).unwrap());
+            assert!(!listed.is_empty(), "{what}, cut {cut}, {unsynced:?}");
+        }
+    }
+}
+
+/// The older image goes since there is a newer one, of which nobody has made durable that it is.
+#[test]
+fn no_image_goes_for_one_that_may_go_with_the_power() {
+    let remove_oldest = |medium: Sim| {
+        let store = Store::open_media(Arc::new(medium)).unwrap();
+        store.remove(&[store.list().unwrap().images[0].id]).unwrap();
+    };
+    for run in [prune_to_one, remove_oldest] {
+        let medium = with_one();
+        let other = medium.clone();
+        let hook = Hook::new(Arc::new(medium.clone()), "sync_folder", "images", move || run(other));
+        checkpoint(&Store::open_media(hook).unwrap(), "job", 2).unwrap();
+        assert_one_is_left(&medium, "while it is written");
+    }
+    // Whoever wrote it is killed, at whatever point.
+    for n in 1.. {
+        let medium = with_one();
+        let fault = Fault::new(Arc::new(medium.clone()), n, u64::MAX, ErrorKind::Other);
+        let _killed = checkpoint(&Store::open_media(Arc::new(fault.clone())).unwrap(), "job", 2);
+        if !fault.struck() {
+            break;
+        }
+        if assert_sound(&Store::open_media(Arc::new(medium.clone())).unwrap()).len() == 2 {
+            prune_to_one(medium.clone());
+            assert_one_is_left(&medium, &format!("operation {n}"));
+        }
+    }
+}
+
+/// Where making a name durable fails it is taken back: until that cannot be any more, nothing goes for it.
+#[test]
+fn no_image_goes_for_one_that_is_taken_back() {
+    for n in 1.. {
+        let medium = with_one();
+        let other = medium.clone();
+        let fault = Fault::new(Arc::new(medium.clone()), n, 1, ErrorKind::Other);
+        let prune = move || prune_to_one(other);
+        let hook = Hook::new(Arc::new(fault.clone()), "sync_folder", "images", prune);
+        let taken = checkpoint(&Store::open_media(hook.clone()).unwrap(), "job", 2);
+        let listed = assert_sound(&Store::open_media(Arc::new(medium.clone())).unwrap());
+        assert_eq!(listed, if taken.is_ok() { [1, 2].into() } else { [1].into() }, "operation {n}");
+        if !fault.struck() {
+            assert!(hook.has_run());
+            break;
+        }
+    }
+}
+
+/// Who begins an image makes its folder, and then the lock in it. Others who look for what was given up may be at any point by then.
+#[test]
+fn who_begins_keeps_the_lock_that_he_has_got() {
+    let folder = tempfile::tempdir().unwrap();
+    let media: [Arc<dyn Media>; 2] = [Arc::new(Sim::default()), Arc::new(Dir::new(folder.path()))];
+    let draft = format!("tmp/{}", "1".repeat(32));
+    let lock = format!("{draft}/lock");
+    for medium in media {
+        Store::open_or_create_media(medium.clone()).unwrap();
+        for n in 0.. {
+            medium.create_folder(&draft).unwrap();
+            let got = Arc::new(Mutex::new(None));
+            let (beginner, at, gets) = (medium.clone(), lock.clone(), got.clone());
+            let hook = Hook::any(medium.clone(), n, move || {
+                *gets.lock().unwrap() = Some(beginner.lock(&at, true));
+            });
+            Store::open_media(hook).unwrap().begin().unwrap();
+            let Some(got) = got.lock().unwrap().take() else { break };
+            match got {
+                Ok(held) => {
+                    assert!(held.is_some() && medium.open(&lock).is_ok(), "operation {n}");
+                    drop(held);
+                    medium.remove(&lock).unwrap();
+                }
+                // He begins another one.
+                Err(error) => assert_eq!(error.kind(), ErrorKind::NotFound, "operation {n}"),
+            }
+        }
+        // What is there and nobody's goes.
+        medium.create_folder(&draft).unwrap();
+        Store::open_media(medium.clone()).unwrap().begin().unwrap();
+        assert_eq!(medium.list("tmp").unwrap(), [""; 0]);
     }
 }
 

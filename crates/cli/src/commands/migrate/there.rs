@@ -4,7 +4,7 @@ use crate::commands::continued::{Checked, Continued, Question, Unstarted, Wanted
 use crate::commands::remote;
 use crate::flags::Migrate;
 use arrival::{Arrival, Folder, SayError};
-use checkpoint::{Chain, Failure, Kind, copy_failure, open_failure};
+use checkpoint::{Chain, Failure, Kind, copy_failure, open_failure, read_failure};
 use image::ImageId;
 use indicatif::{ProgressBar, ProgressStyle};
 use link::{Address, DialOptions, Keys, Service, Trust, dial};
@@ -13,7 +13,7 @@ use std::io::{self, IsTerminal};
 use std::sync::Arc;
 use std::time::Duration;
 use store::media::Media;
-use store::{CopyOptions, Delivery, Key, Store};
+use store::{CopyOptions, Delivery, Key, ReadError, Store};
 
 /// How long the other machine may take for what is asked of its store, breaks of the line included: the job may stand still meanwhile.
 const WITHIN: Duration = Duration::from_secs(600);
@@ -111,9 +111,10 @@ impl There {
         let copied = from.copy_to(to, &[*image], &CopyOptions::default(), &mut |bytes| bar.inc(bytes));
         bar.finish_and_clear();
         let report = copied.map_err(copy_failure)?;
-        match &report.damaged[..] {
-            [] => Ok(report.images.iter().map(|image| image.written).sum()),
-            [damaged, ..] => Err(Failure::new(Kind::Damaged, damaged.problem.clone())),
+        match (&report.damaged[..], &report.gone[..]) {
+            ([], []) => Ok(report.images.iter().map(|image| image.written).sum()),
+            ([damaged, ..], _) => Err(Failure::new(Kind::Damaged, damaged.problem.clone())),
+            ([], [image, ..]) => Err(read_failure(ReadError::NoImage { image: *image, dir: from.dir() })),
         }
     }
 

@@ -117,6 +117,11 @@ impl Around for Hook {
         self.inner.remove(path)
     }
 
+    fn remove_folder(&self, folder: &str) -> io::Result<()> {
+        self.at("remove_folder", folder);
+        self.inner.remove_folder(folder)
+    }
+
     fn lock(&self, path: &str, create: bool) -> io::Result<Option<MediaLock>> {
         self.at("lock", path);
         self.inner.lock(path, create)
