@@ -368,6 +368,7 @@ impl Restart {
     }
 
     fn check_machine(&self) -> Result<(), Failure> {
+        host::check_privilege().map_err(|error| Failure::new(Kind::Unavailable, error.to_string()))?;
         let before = &self.image.manifest().host;
         let missing = facts::missing_instructions(before, &facts::host());
         if !missing.is_empty() {

@@ -5,10 +5,12 @@ use crate::error::{Failure, Kind};
 use crate::lineage::Life;
 use crate::lock;
 use image::Lineage;
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use server::memory::Managed;
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -76,13 +78,15 @@ pub struct Sleep {
 #[derive(Debug)]
 pub struct JobFolder {
     path: PathBuf,
-    // Held, never read: the locks go with them, the folder's last, since that is what others wait for.
+    // Held: the locks go with them, the folder's last, since that is what others wait for.
     life: Life,
-    _lock: OwnedFd,
+    lock: File,
 }
 
 /// The file in a job's folder that its supervisor holds.
 const LOCK: &str = "lock";
+/// What is written there by a supervisor that ends by itself.
+const ENDED: &[u8] = b"ended\n";
 /// The socket in a job's folder on which its supervisor listens.
 const ADMIN_SOCKET: &str = "admin.sock";
 /// The file that says how far the filling of memory is.
@@ -184,10 +188,13 @@ impl JobFolder {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(fail(error)),
             _ => {}
         }
+        // Nor is it the end of this one that one before may have noted.
+        let lock = File::from(lock);
+        lock.set_len(0).map_err(fail)?;
         let text = serde_json::to_vec_pretty(facts).map_err(|error| fail(error.into()))?;
         let fresh = path.join("job.json.new");
         fs::write(&fresh, text).and_then(|()| fs::rename(&fresh, path.join("job.json"))).map_err(fail)?;
-        Ok(Self { path, life, _lock: lock })
+        Ok(Self { path, life, lock })
     }
 
     /// Notes the job's init: should this process be killed, the job has ended only when that has.
@@ -219,6 +226,9 @@ impl JobFolder {
 
 impl Drop for JobFolder {
     fn drop(&mut self) {
+        if let Err(error) = self.lock.write_all(ENDED) {
+            tracing::debug!("{}: {error}", self.path.display());
+        }
         if let Err(error) = fs::remove_dir_all(&self.path) {
             tracing::debug!("{}: {error}", self.path.display());
         }
@@ -268,17 +278,40 @@ pub fn wait_until_gone(root: &Path, job: &JobFacts, patience: Duration) {
     }
 }
 
-/// Whether the supervisor of a job was killed, which has left its folder, or is within `patience`: whoever ends by himself removes it.
-#[must_use]
-pub fn was_killed(root: &Path, job: &JobFacts, patience: Duration) -> bool {
-    let path = root.join(&job.job);
-    let began = Instant::now();
-    loop {
-        match lock::try_existing(&path.join(LOCK)) {
-            Ok(Some(_held)) => return facts(&path).is_some_and(|left| left.supervisor == job.supervisor),
-            Ok(None) if began.elapsed() < patience => std::thread::sleep(NAP),
-            Ok(None) | Err(_) => return false,
+/// The supervisor of a job, of which it can be told how it has ended, also when somebody has removed what it has left.
+#[derive(Debug)]
+pub struct Watched(File);
+
+impl Watched {
+    /// That of a running job.
+    ///
+    /// # Errors
+    /// [`Kind::NotFound`] when it has ended.
+    pub fn of(root: &Path, job: &JobFacts) -> Result<Self, Failure> {
+        let path = root.join(&job.job).join(LOCK);
+        let file = File::open(&path).map_err(|error| {
+            Failure::new(
+                Kind::NotFound,
+                format!("job {} has just ended: {}: {error}", job.job, path.display()),
+            )
+        })?;
+        Ok(Self(file))
+    }
+
+    /// Whether it was killed, or is gone so within `patience`.
+    #[must_use]
+    pub fn was_killed(&self, patience: Duration) -> bool {
+        let began = Instant::now();
+        loop {
+            match flock(&self.0, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => break,
+                Err(Errno::WOULDBLOCK) if began.elapsed() < patience => std::thread::sleep(NAP),
+                Err(_) => return false,
+            }
         }
+        // Somebody else may be about to use the name.
+        let _ = flock(&self.0, FlockOperation::Unlock);
+        self.0.metadata().is_ok_and(|lock| lock.len() == 0)
     }
 }
 
@@ -347,6 +380,29 @@ mod tests {
         assert_eq!(filling(), some);
         held.note_filling(None);
         assert_eq!(filling(), None);
+    }
+
+    /// Who was killed is told from who has ended, whoever has removed what was left of him.
+    #[test]
+    fn a_supervisor_that_was_killed_is_told_from_one_that_has_ended() {
+        let root = tempfile::tempdir().unwrap();
+        let (claimed, patience) = (JobFolder::claim(root.path(), &facts("a")).unwrap(), Duration::ZERO);
+        let watched = Watched::of(root.path(), &facts("a")).unwrap();
+        assert!(!watched.was_killed(patience), "it runs");
+        drop(claimed);
+        assert!(!watched.was_killed(patience), "it has ended by itself");
+        assert!(Watched::of(root.path(), &facts("a")).is_err());
+        let path = root.path().join("b");
+        for is_removed in [false, true] {
+            let lock = take(&path).unwrap().unwrap();
+            let watched = Watched::of(root.path(), &facts("b")).unwrap();
+            assert!(!watched.was_killed(patience), "it runs");
+            drop(lock);
+            if is_removed {
+                assert!(list(root.path()).unwrap().is_empty() && !path.exists());
+            }
+            assert!(watched.was_killed(patience), "{is_removed}");
+        }
     }
 
     #[test]

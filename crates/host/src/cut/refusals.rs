@@ -35,7 +35,7 @@ impl Job {
                 Ok(Right::Machine) => by_machine.push(task.inner),
                 Ok(Right::None) => without.push(format!(
                     "process {} of the job ({}) has managed memory with shadow pages, and has given up CAP_SYS_PTRACE since: after a restart nobody could know what it \
-                     touches there. Have it keep that, or set vm.unprivileged_userfaultfd = 1; or start it with --managed=coherent or --user-faults",
+                     touches there. Have it keep that, or set vm.unprivileged_userfaultfd = 1; or start it with --user-faults, or with --managed=coherent (not where it needs --managed=exclusive)",
                     task.inner, task.comm
                 )),
                 Err(error) => tracing::debug!("process {} is gone: {error}", task.outer),

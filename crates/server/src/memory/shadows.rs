@@ -132,7 +132,7 @@ impl Shadows {
     /// `OUT_OF_MEMORY` when there are as many as there can be, as [`Self::restore`]'s, and the backend's.
     pub fn make(&self, record: ShadowRecord, stream: &Stream) -> Result<()> {
         let count = lock(&self.live).len();
-        if count >= most_regions() {
+        if count >= most_regions() || !may_open_more() {
             let detail = format!(
                 "{count} regions with shadow pages are as many as there can be: each is an open file (`ulimit -Hn`), and {REGIONS} are the most"
             );
@@ -489,6 +489,12 @@ impl Shadows {
 fn most_regions() -> usize {
     let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX).saturating_sub(SPARE);
     usize::try_from(files).unwrap_or(usize::MAX).min(REGIONS)
+}
+
+/// Whether that leaves enough to all else: a device may have files of its own for memory. Before Linux 6.2 nobody says how many are open.
+fn may_open_more() -> bool {
+    let open = std::fs::metadata("/proc/self/fd").map_or(0, |all| all.len());
+    getrlimit(Resource::Nofile).current.is_none_or(|most| open + SPARE < most)
 }
 
 fn convert(range: Range) -> shadow::Range {

@@ -90,6 +90,7 @@ pub fn run(flags: &Migrate) -> Result<Migrated, Failure> {
     check_options(&flags.options)?;
     let root = runtime::root();
     let job = runtime::find(&root, &flags.job)?;
+    let watched = runtime::Watched::of(&root, &job)?;
     let began = Instant::now();
     let stands = tell_at_end(&root, &job, flags)?;
     let access = access(job.store.clone(), &flags.keys.key, &[])?;
@@ -103,7 +104,7 @@ pub fn run(flags: &Migrate) -> Result<Migrated, Failure> {
             output: flags.output.clone(),
         }),
     };
-    let mut moving = Moving { flags, root, job, target, images: Vec::new(), last: None, stands };
+    let mut moving = Moving { flags, root, job, watched, target, images: Vec::new(), last: None, stands };
     match moving.run(began) {
         Err(failure) if moving.has_lost_it(&failure) => Err(moving.after_a_loss(failure)),
         moved => {
@@ -169,6 +170,7 @@ struct Moving<'a> {
     flags: &'a Migrate,
     root: PathBuf,
     job: JobFacts,
+    watched: runtime::Watched,
     target: Target,
     /// Those that were taken while it ran.
     images: Vec<ImageId>,
@@ -430,7 +432,7 @@ impl Moving<'_> {
     /// Whether the job runs nowhere any more, since its supervisor was killed.
     fn has_lost_it(&self, failure: &Failure) -> bool {
         let patience = if failure.kind == Kind::Ended { LAST_BREATH } else { Duration::ZERO };
-        runtime::was_killed(&self.root, &self.job, patience)
+        self.watched.was_killed(patience)
     }
 
     /// What was taken ahead may be all that is left of a job that is lost.
