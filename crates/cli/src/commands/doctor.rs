@@ -102,7 +102,7 @@ fn store(access: &Access) -> Check {
 fn shadow_pages() -> Check {
     let opened = Userfault::create().and_then(Userfault::open);
     let (ok, detail) = match opened {
-        Ok(_) => (true, "a userfaultfd: --managed shadow and exclusive".to_owned()),
+        Ok(_) => (true, "a userfaultfd: --managed auto, shadow and exclusive".to_owned()),
         Err(error) => {
             let of_user_mode = Userfault::create_for_user_mode().and_then(Userfault::open);
             let besides = if of_user_mode.is_ok() {
