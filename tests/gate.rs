@@ -128,6 +128,24 @@ fn a_job_that_still_runs_is_not_restarted() {
     assert_eq!(stage.finish(job).unwrap().exit, Exit::Code(0));
 }
 
+/// Another job has the name: who only asks is told, too, and what to do.
+#[test]
+fn a_name_that_is_taken_is_told_before_a_restart() {
+    let stage = Stage::new("taken").unwrap();
+    let job = stage.held(PACED, &["300"]).unwrap();
+    let image = stage.checkpoint(After::Stop).unwrap();
+    assert_eq!(job.finish().unwrap().exit, Exit::Signal(9));
+    let other = stage.held(PACED, &["300"]).unwrap();
+    let check = |more: &[&str]| {
+        let mut command = stage.place().restart_command(&image);
+        command.args(["--check", "--json"]).args(more).output().unwrap()
+    };
+    Failure::of(&check(&[])).unwrap().expect(4, &[stage.name(), "running already", "--name"]);
+    let free = check(&["--name", &format!("{}-too", stage.name())]);
+    assert!(free.status.success(), "{free:?}");
+    assert_eq!(stage.finish(other).unwrap().exit, Exit::Code(0));
+}
+
 #[test]
 fn a_program_that_ends_or_crashes_during_its_checkpoint() {
     for (how, exit) in [("exit", Exit::Code(42)), ("segfault", Exit::Signal(11))] {

@@ -165,6 +165,13 @@ pub fn check_name(name: &str) -> Result<(), Failure> {
     ))
 }
 
+/// What is said of a name that another job has.
+#[must_use]
+pub fn name_in_use(name: &str) -> Failure {
+    let message = format!("a job named {name:?} is running already; choose another name with --name");
+    Failure::new(Kind::Busy, message)
+}
+
 impl JobFolder {
     /// Claims the name of a job and its lineage.
     ///
@@ -177,12 +184,7 @@ impl JobFolder {
             Failure::of(format_args!("cannot make the job's folder {}", path.display()), &error)
         };
         let life = Life::begin(root, facts.lineage, &facts.job)?;
-        let Some(lock) = take(&path).map_err(fail)? else {
-            return Err(Failure::new(
-                Kind::Busy,
-                format!("a job named {:?} is running already; choose another name with --name", facts.job),
-            ));
-        };
+        let Some(lock) = take(&path).map_err(fail)? else { return Err(name_in_use(&facts.job)) };
         // A folder left over from a killed supervisor may hold its socket.
         match fs::remove_file(admin_socket(root, &facts.job)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(fail(error)),

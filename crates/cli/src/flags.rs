@@ -441,7 +441,7 @@ pub struct Restart {
     #[arg(short, long, value_parser = job_name)]
     pub name: Option<String>,
     /// Only find out whether the image can be restarted here and now; changes nothing
-    #[arg(long, conflicts_with_all = ["name", "trace", "profile", "when", "point_wait"])]
+    #[arg(long, conflicts_with_all = ["trace", "profile", "when", "point_wait"])]
     pub check: bool,
     /// With --check: the job may run yet, since it is to be stopped before
     #[arg(long, requires = "check")]
@@ -671,7 +671,6 @@ mod tests {
             (&["copy", "s3:///x"], &["A"]),
             (&["prune"], &[]),
             (&["restart", "--check", "--trace", "x"], &["A"]),
-            (&["restart", "--check", "--name", "x"], &["A"]),
             (&["restart", "--check", "--every", "1m"], &["A"]),
             (&["restart", "--json"], &["A"]),
             (&plan, &["--seed", "3"]),

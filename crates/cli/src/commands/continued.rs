@@ -122,7 +122,8 @@ pub fn check(wanted: &Wanted, place: &Place, instead_of: Option<u32>) -> Result<
     }
     ["out", "err"].iter().try_for_each(|which| open(place, &wanted.job, which).map(drop))?;
     let mut command = restart(wanted, place)?;
-    command.args(["--check", "--json"]).args(given(&wanted.options, |id| DECISIVE.contains(&id))?);
+    command.args(["--check", "--json", "--name", &wanted.job]);
+    command.args(given(&wanted.options, |id| DECISIVE.contains(&id))?);
     command.args(instead_of.map(|_| "--may-run")).args(["--", &wanted.image]);
     let output = host::signals::unblocked(&mut command).output();
     let output = output.map_err(|error| Failure::of("cannot run dormouse restart", &error))?;

@@ -81,6 +81,10 @@ fn check(flags: &Restart) -> Result<Restartable, Failure> {
     let (_, warning) = restart.managed(flags.machine.managed)?;
     let mut warnings = restart.check(&device, limits, gpus, flags.may_run)?;
     warnings.extend(warning);
+    let name = flags.name.as_deref().unwrap_or(restart.job());
+    if !flags.may_run && runtime::find(&runtime::root(), name).is_ok() {
+        return Err(runtime::name_in_use(name));
+    }
     Ok(Restartable { image: restart.image().to_string(), job: restart.job().to_owned(), device, warnings })
 }
 
