@@ -139,11 +139,7 @@ impl Store {
     /// An image is there before it is looked for its draft, and behind that.
     fn settled(&self) -> Result<Listing, ReadError> {
         let named: HashSet<ImageId> = self.image_ids()?.into_iter().collect();
-        let drafts = match self.media().list(layout::TMP) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-            names => self.on("list", layout::TMP, |_| names)?,
-        };
-        let drafts = drafts.iter().filter_map(|name| layout::draft_of(name));
+        let drafts = self.drafts()?.into_iter();
         let unsettled: HashSet<ImageId> =
             drafts.filter(|draft| named.contains(draft) && self.may_be_alive(*draft)).collect();
         let mut listing = self.list()?;

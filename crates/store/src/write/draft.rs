@@ -66,22 +66,26 @@ impl Store {
         }
     }
 
+    /// Drafts that have a folder, whoever holds them.
+    pub(crate) fn drafts(&self) -> Result<Vec<ImageId>, MediaError> {
+        let names = match self.media().list(layout::TMP) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            names => self.on("list", layout::TMP, |_| names)?,
+        };
+        Ok(names.iter().filter_map(|name| layout::draft_of(name)).collect())
+    }
+
     /// Removes the folders of drafts that nobody holds, and says which drafts are left. What cannot be removed stays for the next time: it is
     /// never listed.
     ///
     /// # Errors
     /// The first thing that could not be removed.
     pub(crate) fn remove_abandoned_drafts(&self) -> Result<Vec<ImageId>, MediaError> {
-        let gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
-        let names = match self.media().list(layout::TMP) {
-            Err(error) if gone(&error) => return Ok(Vec::new()),
-            names => self.on("list", layout::TMP, |_| names)?,
-        };
         let (mut left, mut failed) = (Vec::new(), Ok(()));
-        for id in names.iter().filter_map(|name| layout::draft_of(name)) {
+        for id in self.drafts()? {
             match self.remove_if_abandoned(id) {
                 // Somebody else was faster.
-                Err(error) if gone(&error) => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Ok(true) => {}
                 Ok(false) => left.push(id),
                 Err(error) => failed = failed.and(self.on("remove", &layout::draft(id), |_| Err(error))),
