@@ -18,6 +18,7 @@ pub mod pool;
 mod regions;
 mod rows;
 mod shadows;
+mod side;
 mod slabs;
 mod staging;
 mod virtual_memory;

@@ -22,15 +22,15 @@ impl Rows {
         for part in parts {
             let taken = all.last_mut().is_some_and(|last| last.take(part));
             if !taken {
-                all.push(Self { start: part.start, width: part.len(), pitch: part.len(), count: 1 });
+                all.push(Self::one(part.clone()));
             }
         }
         all
     }
 
-    /// All of so many bytes.
-    pub(super) fn whole(bytes: usize) -> Self {
-        Self { start: 0, width: bytes, pitch: bytes, count: 1 }
+    /// A part alone.
+    pub(super) fn one(part: Range<usize>) -> Self {
+        Self { start: part.start, width: part.len(), pitch: part.len(), count: 1 }
     }
 
     /// Takes a part that follows, if it is one more of these.

@@ -2,23 +2,23 @@
 //! whose pages are kept in step with it.
 
 use super::aside::Aside;
-use super::device::DeviceMemory;
 use super::managed::Managed;
 use super::rows::Rows;
+use super::side::{Side, chain};
 use super::staging::Staging;
 use crate::application::Mappings;
 use crate::buffers::BufferPool;
 use crate::failure::{Failure, Result};
 use crate::objects::{Stream, in_use};
-use crate::session::{Reached, Session, take_precedence};
-use crate::{lock, read, write};
-use backend::{Backend, Copy3D, Fill, Range};
+use crate::session::{Reached, Session};
+use crate::{lock, write};
+use backend::Range;
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Resource, getrlimit};
 use serde::{Deserialize, Serialize};
-use shadow::{Device, DeviceError, Keeper, Reach, Scope, Userfault};
+use shadow::{Device, Keeper, Reach, Scope, Userfault};
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, RwLock, RwLockWriteGuard, Weak};
@@ -33,8 +33,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const REGIONS: usize = 32 << 10;
 /// Descriptors that their files leave to all else.
 const SPARE: u64 = 256;
-/// Said of what never is.
-const TOO_SHORT: &str = "the buffer is too short";
 /// Regions are whole pages.
 pub const PAGE: u64 = shadow::PAGE as u64;
 
@@ -463,9 +461,14 @@ impl Shadows {
     /// Whether the bytes lie in one region whose pages are kept.
     #[must_use]
     pub fn contains(&self, address: u64, bytes: u64) -> bool {
+        self.around(address, bytes).is_some_and(|record| record.kept)
+    }
+
+    /// The region that the bytes lie in.
+    pub(super) fn around(&self, address: u64, bytes: u64) -> Option<ShadowRecord> {
         let live = lock(&self.live);
-        let before = live.range(..=address).next_back();
-        before.is_some_and(|(_, record)| record.kept && record.range.contains(address, bytes))
+        let before = live.range(..=address).next_back().map(|(_, record)| *record);
+        before.filter(|record| record.range.contains(address, bytes))
     }
 
     /// Puts bytes into a region, on the device, of which the program has touched none.
@@ -473,7 +476,7 @@ impl Shadows {
     /// # Errors
     /// The backend's.
     pub fn put(&self, address: u64, bytes: &[u8]) -> Result<()> {
-        let (to, whole) = ((address, bytes.len()), [Rows::whole(bytes.len())]);
+        let (to, whole) = ((address, bytes.len()), [Rows::one(0..bytes.len())]);
         self.side.copy(to, (address, bytes.as_ptr() as u64), &whole).map_err(|error| {
             let code = error.downcast_ref::<CuError>().copied();
             Failure::new(code.unwrap_or(CuError::UNKNOWN), error.to_string())
@@ -510,171 +513,13 @@ fn failed(error: shadow::Error) -> Failure {
     Failure::new(code.unwrap_or(CuError::UNKNOWN), chain(&error))
 }
 
-fn chain(error: &shadow::Error) -> String {
-    std::error::Error::source(error).map_or_else(|| error.to_string(), |source| format!("{error}: {source}"))
-}
-
-/// The device's side of it.
-struct Side {
-    backend: Arc<dyn Backend>,
-    staging: Staging,
-    session: OnceLock<Weak<Session>>,
-    /// Held, by several, while something is copied; by one while regions move.
-    still: RwLock<()>,
-    /// What has been written back, while somebody wants to know.
-    noted: Mutex<Option<Vec<Range>>>,
-}
-
-impl Side {
-    fn clear(&self, stream: &Stream, range: Range) -> backend::Result<()> {
-        let Range { base, bytes } = range;
-        let fill = Fill { dst: base, pitch: bytes, element: 1, value: 0, width: bytes, height: 1 };
-        self.backend.fill(stream.ctx.raw, stream.arg(), &fill)?;
-        self.backend.stream_synchronize(stream.ctx.raw, stream.arg())
-    }
-
-    /// Does something with the memory of the device that a region belongs to, and the region's pages.
-    fn with_memory(
-        &self,
-        shadow::Range { base, bytes }: shadow::Range,
-        ask: impl FnOnce(&DeviceMemory, Range) -> backend::Result<()>,
-    ) -> std::result::Result<(), DeviceError> {
-        let session = self.session.get().and_then(Weak::upgrade).ok_or("the session has ended")?;
-        let memory = session.memory_around(base).ok_or("no managed memory is there")?;
-        Ok(ask(memory, Range { base, bytes })?)
-    }
-
-    /// Copies from or to these bytes of managed memory, which begin at an address of the destination's and one of the source's: those rows.
-    fn copy(
-        &self,
-        (address, bytes): (u64, usize),
-        (dst, src): (u64, u64),
-        all: &[Rows],
-    ) -> std::result::Result<(), DeviceError> {
-        let session = self.session.get().and_then(Weak::upgrade).ok_or("the session has ended")?;
-        let record = {
-            let live = lock(&session.shadows.live);
-            live.range(..=address).next_back().map(|(_, record)| *record)
-        };
-        let record = record.filter(|record| record.range.contains(address, bytes as u64));
-        let record = record.ok_or("no managed memory is there")?;
-        if !session.await_range_filled(Range { base: address, bytes: bytes as u64 }) {
-            return Err("the session has ended".into());
-        }
-        let stream = session.shadow_stream(record.ctx).ok_or("its context has ended")?;
-        let (ctx, stream) = (stream.ctx.raw, stream.arg());
-        let _copying = read(&self.still);
-        for rows in all {
-            let (dst, src, width) = (rows.at(dst), rows.at(src), rows.width as u64);
-            match rows.count {
-                1 => self.backend.copy(ctx, stream, dst.address, src.address, width)?,
-                count => {
-                    let copy = Copy3D { dst, src, width, height: count as u64, depth: 1 };
-                    self.backend.copy_3d(ctx, stream, &copy)?;
-                }
-            }
-        }
-        Ok(self.backend.stream_synchronize(ctx, stream)?)
-    }
-
-    /// Writes these parts, which are in order, out of a buffer where they are worth one.
-    fn write_parts(
-        &self,
-        address: u64,
-        bytes: &[u8],
-        parts: &[std::ops::Range<usize>],
-    ) -> std::result::Result<(), DeviceError> {
-        let (Some(first), Some(last)) = (parts.first(), parts.last()) else { return Ok(()) };
-        let (to, rows) = ((address, bytes.len()), Rows::of(parts));
-        let Some(buffer) = self.staging.take(last.end - first.start) else {
-            return self.copy(to, (address, bytes.as_ptr() as u64), &rows);
-        };
-        if !buffer.write(0, &bytes[first.start..last.end]) {
-            return Err(TOO_SHORT.into());
-        }
-        let copied = self.copy(to, (address, buffer.range().base - first.start as u64), &rows);
-        self.staging.put(buffer, &copied);
-        copied
-    }
-}
-
-impl Device for Side {
-    fn read(&self, address: u64, bytes: &mut [u8]) -> std::result::Result<(), DeviceError> {
-        let (from, whole) = ((address, bytes.len()), [Rows::whole(bytes.len())]);
-        let Some(buffer) = self.staging.take(bytes.len()) else {
-            return self.copy(from, (bytes.as_mut_ptr() as u64, address), &whole);
-        };
-        let copied = self.copy(from, (buffer.range().base, address), &whole);
-        let is_read = copied.is_err() || buffer.read(0, bytes);
-        self.staging.put(buffer, &copied);
-        if is_read { copied } else { Err(TOO_SHORT.into()) }
-    }
-
-    fn write(
-        &self,
-        address: u64,
-        bytes: &[u8],
-        parts: &[std::ops::Range<usize>],
-    ) -> std::result::Result<(), DeviceError> {
-        let written = self.write_parts(address, bytes, parts);
-        // Behind it: what is noted as long as somebody wants to know includes all that ends in that time.
-        if let Some(noted) = &mut *lock(&self.noted) {
-            noted.push(Range { base: address, bytes: bytes.len() as u64 });
-        }
-        written
-    }
-
-    fn is_busy(&self) -> bool {
-        self.session.get().and_then(Weak::upgrade).is_some_and(|session| session.has_work_beside_shadows())
-    }
-
-    fn cohere(&self, region: shadow::Range, file: BorrowedFd<'_>) -> std::result::Result<(), DeviceError> {
-        self.with_memory(region, |memory, pages| memory.cohere(pages, file))
-    }
-
-    fn separate(&self, region: shadow::Range) -> std::result::Result<(), DeviceError> {
-        self.with_memory(region, |memory, pages| memory.separate(pages.base))
-    }
-
-    fn awaited(&self, address: u64) {
-        tracing::warn!(
-            "the program reads {address:#x} again and again while a kernel runs: processor and a running kernel do not see at once what the other \
-             writes to managed memory that has shadow pages; a program whose kernels and threads wait for each other there needs \
-             --managed=coherent"
-        );
-    }
-
-    fn held(&self, address: u64) {
-        tracing::warn!(
-            "a thread has waited for ten seconds at {address:#x} for the end of work in flight, as it does with --managed=exclusive; a program whose \
-             kernels wait for the processor, and not only take long, never goes on so, and needs --managed=coherent"
-        );
-    }
-
-    fn is_awaited(&self, thread: u32) -> bool {
-        let session = self.session.get().and_then(Weak::upgrade);
-        session.is_some_and(|session| session.callbacks.is_run_by(thread))
-    }
-
-    fn begun(&self) -> bool {
-        !self.backend.runs_on_cores() && take_precedence()
-    }
-
-    fn failed(&self, error: shadow::Error) {
-        let ending = self.session.get().and_then(Weak::upgrade).is_none_or(|session| session.is_ending());
-        if !ending {
-            tracing::error!("the program waits for its managed memory in vain: {}", chain(&error));
-            // The supervisor ends the program then. Handlers of the driver's might wait for this thread.
-            std::process::abort();
-        }
-    }
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 pub(crate) mod testing {
     use super::*;
+    use backend::Backend;
     use rustix::mm::{MapFlags, ProtFlags, mmap};
+    use shadow::DeviceError;
 
     /// A device that has failed since it was last read.
     struct Failed;
