@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail, ensure};
+use host::all_may;
 use rustix::process::{Pid, Signal, kill_process};
 use testkit::job::{Job, LIMIT};
 use testkit::manifest::Managed;
@@ -384,11 +385,6 @@ fn confined_since(device: Device) -> anyhow::Result<()> {
         std::fs::remove_file(place.cwd().join("go"))?;
     }
     Ok(())
-}
-
-/// Whether this machine lets every program have its system calls' faults told.
-fn all_may() -> bool {
-    std::fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd").is_ok_and(|may| may.trim() == "1")
 }
 
 fn no_shadows_permitted(device: Device) -> anyhow::Result<()> {

@@ -368,7 +368,6 @@ impl Restart {
     }
 
     fn check_machine(&self) -> Result<(), Failure> {
-        host::check_privilege().map_err(|error| Failure::new(Kind::Unavailable, error.to_string()))?;
         let before = &self.image.manifest().host;
         let missing = facts::missing_instructions(before, &facts::host());
         if !missing.is_empty() {
@@ -381,8 +380,9 @@ impl Restart {
             );
             return Err(Failure::new(Kind::Mismatch, message));
         }
-        self.check_faults()?;
-        self.record.host.check().map_err(|error| failure_of(&error))
+        self.record.host.check().map_err(|error| failure_of(&error))?;
+        // What a missing privilege would seem to be the kernel's.
+        self.check_faults()
     }
 
     /// Shadow pages that there are need to be kept from the processes' first instruction on.

@@ -49,7 +49,12 @@ impl Capability {
     /// Whether this process has it.
     #[must_use]
     pub fn is_held(self) -> bool {
-        effective() & (1 << self.entry().0) != 0
+        self.is_held_in("thread-self")
+    }
+
+    /// Whether a process has it, by its folder in `/proc`.
+    pub(crate) fn is_held_in(self, process: &str) -> bool {
+        effective(process) & (1 << self.entry().0) != 0
     }
 }
 
@@ -91,8 +96,8 @@ pub fn require(needed: &[Capability]) -> Result<(), PrivilegeError> {
     if missing.is_empty() { Ok(()) } else { Err(PrivilegeError { missing }) }
 }
 
-fn effective() -> u64 {
-    let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+fn effective(process: &str) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let line = status.lines().find_map(|l| l.strip_prefix("CapEff:"));
     line.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0)
 }

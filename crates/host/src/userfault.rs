@@ -1,6 +1,7 @@
 //! A userfaultfd of a stopped process's memory, made by the process itself: the system call is put under its program counter, and nothing
 //! of that is left behind.
 
+use crate::privilege::Capability;
 use crate::tasks::OuterPid;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -19,8 +20,6 @@ const USER_MODE_ONLY: u64 = 1;
 /// `syscall`.
 const SYSCALL: libc::c_long = 0x050f;
 
-/// Of `capabilities(7)`.
-const CAP_SYS_PTRACE: u32 = 19;
 /// Whether each process may have one.
 const UNPRIVILEGED: &str = "/proc/sys/vm/unprivileged_userfaultfd";
 
@@ -41,14 +40,12 @@ impl Right {
     /// # Errors
     /// When the process is gone.
     pub(crate) fn of(process: OuterPid) -> io::Result<Self> {
-        let status = std::fs::read_to_string(format!("/proc/{process}/status"))?;
-        let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-        let effective = effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0);
+        let name = process.to_string();
         // In a user namespace of its own it has capabilities over that alone.
         let namespace = |of: &str| std::fs::read_link(format!("/proc/{of}/ns/user"));
-        let is_ours = namespace(&process.to_string())? == namespace("self")?;
+        let is_ours = namespace(&name)? == namespace("self")?;
         Ok(match () {
-            () if is_ours && effective >> CAP_SYS_PTRACE & 1 == 1 => Self::Own,
+            () if is_ours && Capability::SysPtrace.is_held_in(&name) => Self::Own,
             () if bounces(process)? => Self::Own,
             () if all_may() => Self::Machine,
             () => Self::None,
@@ -212,11 +209,12 @@ impl Held {
     fn explained(&self, error: io::Error) -> io::Error {
         let why = match error.raw_os_error() {
             Some(libc::EPERM) if self.unfiltered => {
-                "it needs CAP_SYS_PTRACE, or the machine vm.unprivileged_userfaultfd = 1".to_owned()
+                "it needs CAP_SYS_PTRACE, or the machine vm.unprivileged_userfaultfd = 1"
             }
-            Some(libc::EPERM) => "it needs CAP_SYS_PTRACE, or the machine vm.unprivileged_userfaultfd = 1; or a filter of its system calls (seccomp) forbids it, and \
+            Some(libc::EPERM) => {
+                "it needs CAP_SYS_PTRACE, or the machine vm.unprivileged_userfaultfd = 1; or a filter of its system calls (seccomp) forbids it, and \
                  dormouse, which is filtered itself, may not leave that aside"
-                .to_owned(),
+            }
             _ => return error,
         };
         io::Error::new(io::ErrorKind::PermissionDenied, format!("it may have no userfaultfd: {why}"))

@@ -66,8 +66,8 @@ behaviours! {
         compressible_pieces_hold_what_is_written a_mapped_piece_outlives_every_context
         a_piece_of_the_host_takes_none_of_the_device;
     sharing: a_block_is_exported_and_imported a_piece_is_exported_and_imported an_event_for_others_is_an_event;
-    copies: copies_go_every_way host_memory_is_read_at_once the_last_copy_to_a_place_is_what_is_there pitched_copies_move_boxes fills_have_elements
-        fills_have_rows;
+    copies: copies_go_every_way host_memory_is_read_at_once the_last_copy_to_a_place_is_what_is_there
+        pitched_copies_move_boxes fills_have_elements fills_have_rows;
     arrays: arrays_hold_boxes arrays_of_every_shape_hold_all_they_should levels_are_arrays objects_have_values
         wrong_arrays_are_told;
     textures: points_are_the_texel_they_lie_in axes_go_on_as_asked texels_are_mixed channels_are_told_as_asked

@@ -496,6 +496,9 @@ fn frozen_sessions(sessions: &[Arc<Session>], record: &host::HostRecord) -> Vec<
 /// Notes by what processes may have their userfaultfd again, and names, a sentence each, those that may have none.
 fn without_faults(job: &Supervisor) -> Vec<String> {
     let shadowed: Vec<_> = job.sessions.all().into_iter().filter(|session| session.has_shadows()).collect();
+    if shadowed.is_empty() {
+        return Vec::new();
+    }
     let processes: Vec<_> = shadowed.iter().map(|session| session.record.inner_pid).collect();
     let (by_machine, without) = job.job.rights_to_faults(&processes);
     for session in shadowed {

@@ -170,6 +170,7 @@ struct Moving<'a> {
     flags: &'a Migrate,
     root: PathBuf,
     job: JobFacts,
+    /// Its supervisor.
     watched: runtime::Watched,
     target: Target,
     /// Those that were taken while it ran.
