@@ -2,6 +2,7 @@
  *
  *   stopped  a child that has been stopped by a signal, and stays so until the end
  *   huge     private huge pages (MAP_HUGETLB), which the machine must have
+ *   segment  System V shared memory, which goes with the process
  *   vforked  a parent that waits so many seconds for a child of vfork, and then works for eight
  *
  * Begins when it has said so, and else is over after so many seconds. Knows nothing of CUDA. */
@@ -12,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/shm.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -28,6 +30,13 @@ static void require(int is_true, const char *what) {
 static uint32_t *memory(int flags) {
     void *at = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
     require(at != MAP_FAILED, "no memory");
+    return at;
+}
+
+static uint32_t *segment(void) {
+    int id = shmget(IPC_PRIVATE, BYTES, 0600);
+    void *at = id < 0 ? (void *)-1 : shmat(id, NULL, 0);
+    require(at != (void *)-1 && shmctl(id, IPC_RMID, NULL) == 0, "no segment");
     return at;
 }
 
@@ -74,7 +83,7 @@ int main(int argc, char **argv) {
     int seconds = atoi(argv[2]);
     setvbuf(stdout, NULL, _IOLBF, 0);
     pid_t stopped = strcmp(sort, "stopped") == 0 ? stopped_child() : 0;
-    uint32_t *words = memory(strcmp(sort, "huge") == 0 ? MAP_HUGETLB : 0);
+    uint32_t *words = strcmp(sort, "segment") == 0 ? segment() : memory(strcmp(sort, "huge") == 0 ? MAP_HUGETLB : 0);
     fill(words, 1);
     if (strcmp(sort, "vforked") == 0) {
         printf("ready\n");

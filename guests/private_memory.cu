@@ -6,55 +6,19 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <thread>
-#include <unistd.h>
 
-#include "guest.cuh"
-
-constexpr size_t PAGE = 4096;
+#include "area.cuh"
 
 __global__ void stir(uint32_t *word, int step) { *word = guest::mix(*word, step); }
 
-// Pages with a pattern of their own and, at both ends, the number of the last step.
-struct Area {
-    uint32_t *words;
-    size_t pages;
-    uint32_t step = 0;
-
-    explicit Area(size_t bytes, int advice = 0) : pages(bytes / PAGE) {
-        void *at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        guest::require(at != MAP_FAILED, "no memory", 0);
-        if (advice) guest::require(madvise(at, bytes, advice) == 0, "an advice is not taken", 0);
-        words = static_cast<uint32_t *>(at);
-        for (size_t page = 0; page < pages; page++)
-            for (size_t i = 1; i < PAGE / 4 - 1; i++) words[page * (PAGE / 4) + i] = guest::mix(page, i);
-    }
-
-    bool advance() {
-        bool same = true;
-        for (size_t page = 0; page < pages; page++) {
-            uint32_t *here = words + page * (PAGE / 4), &last = here[PAGE / 4 - 1];
-            size_t middle = 1 + step % (PAGE / 4 - 2);
-            same &= here[0] == step && last == ~step * (step > 0) && here[middle] == guest::mix(page, middle);
-            here[0] = step + 1;
-            last = ~(step + 1);
-        }
-        step++;
-        return same;
-    }
-};
+Area area(size_t bytes, int advice = 0) {
+    void *at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    guest::require(at != MAP_FAILED, "no memory", 0);
+    if (advice) guest::require(madvise(at, bytes, advice) == 0, "an advice is not taken", 0);
+    return Area(at, bytes);
+}
 
 std::atomic<int> children_heard{0};
-
-// Goes on until nobody holds the other end of the pipe; answers whether all was right.
-int be_child(int pipe) {
-    Area own(4 << 20);
-    for (;;) {
-        if (!own.advance()) return 1;
-        usleep(300);
-        char byte;
-        if (read(pipe, &byte, 1) == 0) return 0;
-    }
-}
 
 int main(int argc, char **argv) {
     auto [steps, work] = guest::args(argc, argv, 200, 32);
@@ -63,20 +27,20 @@ int main(int argc, char **argv) {
     pid_t child = fork();
     if (child == 0) {
         close(ends[1]);
-        _exit(be_child(ends[0]));
+        _exit(advance_until_closed(area(4 << 20), ends[0]));
     }
     close(ends[0]);
     signal(SIGCHLD, [](int) { children_heard++; });
 
-    Area plain(size_t(work) << 20), wiped(64 * PAGE, MADV_WIPEONFORK), kept(64 * PAGE, MADV_DONTFORK), locked(8 * PAGE);
-    Area wiped_whole(4 << 20, MADV_WIPEONFORK);
+    Area plain = area(size_t(work) << 20), wiped = area(64 * PAGE, MADV_WIPEONFORK), kept = area(64 * PAGE, MADV_DONTFORK);
+    Area locked = area(8 * PAGE), wiped_whole = area(4 << 20, MADV_WIPEONFORK);
     guest::require(mlock(locked.words, 8 * PAGE) == 0, "memory is not locked", 0);
-    Area hidden(64 * PAGE), hidden_wiped(64 * PAGE, MADV_WIPEONFORK);
+    Area hidden = area(64 * PAGE), hidden_wiped = area(64 * PAGE, MADV_WIPEONFORK);
     for (Area *area : {&hidden, &hidden_wiped})
         guest::require(area->advance() && mprotect(area->words, 64 * PAGE, PROT_NONE) == 0, "memory is not hidden", 0);
     std::atomic<bool> over{false}, right{true};
     std::thread other([&] {
-        Area own(4 << 20);
+        Area own = area(4 << 20);
         while (!over) right = own.advance() && right;
     });
     uint32_t *word, sum = 0;

@@ -89,6 +89,35 @@ fn huge_pages_are_as_they_were_after_a_restart() {
     assert!(said["private_forked"].as_u64().unwrap() < 8 << 20, "{said}");
 }
 
+/// It belongs to the machine, and CRIU finds it when the job stands still.
+#[test]
+fn a_segment_of_system_v_is_refused_by_name() {
+    let stage = Stage::new("segment").unwrap();
+    let job = stage.started("odd_processes", &["segment", "5"]).unwrap();
+    let refused = stage.refused_checkpoint(&[]).unwrap();
+    let why = "process 2 of the job (odd_processes) has attached System V shared memory (shmat)";
+    assert!(refused.message.contains(why), "{}", refused.message);
+    assert_eq!(job.finish().unwrap().exit, Exit::Code(0));
+}
+
+/// Files in memory without names, of which one is in two processes.
+#[test]
+fn shared_memory_is_copied_and_not_written_by_criu() {
+    let stage = Stage::new("shared").unwrap();
+    let job = stage.started("shared_memory", &["12000", "4"]).unwrap();
+    for then in [After::LeaveRunning, After::LeaveRunning, After::Stop] {
+        let said = take(stage.place().checkpoint_command(then));
+        // Six areas of 4 MiB, and what lies behind the holes; one reads pages with nothing in them, CRIU, and has them made.
+        let copied = said["shared_copied"].as_u64().unwrap();
+        assert_eq!((24 << 20..25 << 20).contains(&copied), scans(), "{said}");
+    }
+    job.finish().unwrap();
+    for image in &stage.images().unwrap() {
+        let restarted = stage.place().restart(image).unwrap().finish().unwrap();
+        assert_eq!(restarted.exit, Exit::Code(0), "{}", restarted.stderr);
+    }
+}
+
 /// As long as its child takes nothing stands still; where that is longer than one waits the checkpoint fails, and says why.
 #[test]
 fn who_waits_for_a_child_of_vfork_is_waited_for() {

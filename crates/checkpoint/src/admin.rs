@@ -274,6 +274,9 @@ pub struct Report {
     /// Private memory that the program has excluded, and that is not in the image.
     #[serde(default)]
     pub private_excluded: u64,
+    /// Shared memory without a name, deleted files among it, that was copied while the job stood still.
+    #[serde(default)]
+    pub shared_copied: u64,
     /// Bytes written to the store, compressed.
     pub written: u64,
     /// What a restart of this image will not bring back.

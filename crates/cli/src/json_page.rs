@@ -281,6 +281,7 @@ fn jobs_are_as_documented() {
         private_forked: 1,
         private_copied: 1,
         private_withheld: 1,
+        shared_copied: 1,
         private_excluded: 1,
         half_way: 1,
         written: 1,

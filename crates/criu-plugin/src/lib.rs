@@ -13,9 +13,10 @@
 //! It begins to copy when it reads a `c`, behind the dump, and lets CRIU let the job go when it reads that again. If the other end is closed before, the
 //! copies are nobody's, and end. Pids are those of CRIU's namespace.
 //!
-//! Preloaded into CRIU as well, it keeps private memory from it (`withheld`).
+//! Preloaded into CRIU as well, it keeps private memory from it (`withheld`), and files in memory that have no names (`shared`).
 
 mod copying;
+mod shared;
 mod tracing;
 mod withheld;
 

@@ -141,7 +141,7 @@ unsafe fn scan(fd: c_int, asked: &mut Scan) -> c_int {
     let Some((pid, parts)) = withheld else { return kernel(asked) };
     let mut found = 0;
     for (range, is_private) in parts {
-        if is_private && write_down(pid, &range).is_ok() {
+        if is_private && write_down(&format!("{pid} {:x} {:x}\n", range.start, range.end)).is_ok() {
             continue;
         }
         let room = asked.vec_len.saturating_sub(found);
@@ -194,9 +194,10 @@ fn process_of(fd: c_int) -> Option<pid_t> {
     path.to_str()?.strip_suffix("/pagemap")?.rsplit('/').next()?.parse().ok()
 }
 
-fn write_down(pid: pid_t, range: &Range<u64>) -> io::Result<()> {
+/// Adds a line to the file.
+pub fn write_down(line: &str) -> io::Result<()> {
     let mut file = file().ok_or(io::ErrorKind::NotFound)?;
-    file.write_all(format!("{pid} {:x} {:x}\n", range.start, range.end).as_bytes())
+    file.write_all(line.as_bytes())
 }
 
 /// The file, which is not this plugin's to close.

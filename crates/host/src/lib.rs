@@ -80,7 +80,7 @@ mod userfault;
 
 pub use criu::{Criu, CriuError};
 pub use cut::{
-    CopyRoom, DumpError, DumpOptions, DumpReport, Frozen, HostRecord, MemoryWay, PrivateMemory, ReadyDump,
+    CopyRoom, DumpError, DumpOptions, DumpReport, Frozen, HostRecord, LeftOut, MemoryWay, ReadyDump,
     RestoreError, RestoreSpec, Restored, Unstoppable, by_threads, may_be_link,
 };
 pub use job::{Ending, Job, JobSpec, SpawnError, Target, check_privilege};

@@ -325,9 +325,9 @@ impl<'a> Cut<'a> {
         let host = frozen.record().clone();
         let mut warnings = frozen.warnings().to_vec();
         let on_disk = frozen.take_on_disk();
-        let (mut rest, private) = if options.stop {
-            let private = frozen.take_private();
-            (Rest::Stopped(Box::new(frozen), gated, held), private)
+        let (mut rest, left_out) = if options.stop {
+            let left_out = frozen.take_left_out();
+            (Rest::Stopped(Box::new(frozen), gated, held), left_out)
         } else {
             let resumed = resume(frozen, gated, held)?;
             job.sessions.asks().goes_on();
@@ -344,18 +344,20 @@ impl<'a> Cut<'a> {
         let image_entries = entries(&images)?;
         let device_done = AtomicU64::new(0);
         let device_total = device.kept.on_device + device.kept.on_host;
-        let copied = private.as_ref().map_or(0, host::PrivateMemory::bytes);
-        let forked = private.as_ref().map_or(0, host::PrivateMemory::forked);
-        let withheld = private.as_ref().map_or(0, host::PrivateMemory::withheld);
-        let private_excluded = private.as_ref().map_or(0, host::PrivateMemory::excluded);
+        let of_left_out = |bytes: fn(&host::LeftOut) -> u64| left_out.as_ref().map_or(0, bytes);
+        let copied = of_left_out(host::LeftOut::bytes);
+        let shared_copied = of_left_out(host::LeftOut::shared);
+        let private_forked = of_left_out(host::LeftOut::forked);
+        let private_withheld = of_left_out(host::LeftOut::withheld);
+        let private_excluded = of_left_out(host::LeftOut::excluded);
         let total = folder::bytes(&images, &image_entries) + copied + shared.bytes() + device_total;
         let written = telling(total, (&self.writer, &device_done), self.events, || {
             let name = |name| ObjectKind::CriuFile { name };
             std::thread::scope(|scope| {
                 let saving = Builder::new().spawn_scoped(scope, || {
                     shared.write(&self.writer)?;
-                    let content = |path: &Path| match &private {
-                        Some(private) => private.content(&images, path),
+                    let content = |path: &Path| match &left_out {
+                        Some(left_out) => left_out.content(&images, path),
                         None => Ok(None),
                     };
                     folder::save_with(&images, &image_entries, &self.writer, name, content)
@@ -367,7 +369,7 @@ impl<'a> Cut<'a> {
             })
         })?;
         // The copies of the processes, too.
-        drop(private);
+        drop(left_out);
         let stopped = match rest {
             Rest::Stopped(frozen, gated, held) => Some((frozen, gated, held)),
             Rest::Running(_) => None,
@@ -459,10 +461,11 @@ impl<'a> Cut<'a> {
             device_excluded: device.kept.excluded,
             copied_on_device: device.kept.on_device,
             copied_on_host: device.kept.on_host,
-            private_forked: forked,
-            private_copied: copied - forked,
-            private_withheld: withheld,
+            private_forked,
+            private_copied: copied - private_forked - shared_copied,
+            private_withheld,
             private_excluded,
+            shared_copied,
             written: published.stored.written,
             warnings: few(warnings),
         };
@@ -543,11 +546,11 @@ fn resume<'a>(
     frozen: host::Frozen<'_>,
     gated: Gated<'a>,
     held: Held<'_>,
-) -> Result<(Rest<'a>, Option<host::PrivateMemory>), Failure> {
-    let (_, private) = frozen.resume().map_err(|error| Failure::of("there is no image", &error))?;
+) -> Result<(Rest<'a>, Option<host::LeftOut>), Failure> {
+    let (_, left_out) = frozen.resume().map_err(|error| Failure::of("there is no image", &error))?;
     let opened = gated.open();
     drop(held);
-    Ok((Rest::Running(opened), private))
+    Ok((Rest::Running(opened), left_out))
 }
 
 /// For a writer that takes so much memory and so many threads.

@@ -23,6 +23,8 @@ const HUGE: u64 = 2 << 20;
 const BUFFER: usize = 256 << 10;
 /// The most files whose memory is made beforehand: each takes a mapping.
 const READY_MAX: usize = 8 << 10;
+/// Folders deeper than that have files that are made when they are copied.
+const DEPTH_MAX: u32 = 16;
 /// Files that are open at a time, twice.
 const OPEN_MAX: usize = 256;
 /// More threads than this are in each other's way.
@@ -228,20 +230,27 @@ impl Run<'_> {
     }
 }
 
-/// Files of sessions in `dir` that have much in them, but for shadows of managed memory, which are empty when the job stands still. The job runs, and may put anything at any
-/// path at any moment: nothing is opened before it is known to be a file of this mount's.
+/// Files in `dir` that have much in them, the job's `/dev/shm` among them, but for shadows of managed memory, which are empty when the job stands still. The job runs, and may put
+/// anything at any path at any moment: nothing is opened before it is known to be a file of this mount's.
 fn shared_files(dir: &Path) -> Vec<(PathBuf, File)> {
-    let mut found = Vec::new();
     let Ok(root) = rustix::fs::open(dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
     else {
-        return found;
+        return Vec::new();
     };
-    for session in names(&root, Path::new(".")) {
-        for name in names(&root, &session) {
-            let path = session.join(&name);
+    let (mut found, mut folders) = (Vec::new(), vec![(PathBuf::new(), 0)]);
+    while let Some((folder, depth)) = folders.pop() {
+        for name in names(&root, &folder) {
+            let path = folder.join(&name);
+            let Ok(it) = beneath(&root, &path, OFlags::PATH).map(File::from) else { continue };
+            let Ok(meta) = it.metadata() else { continue };
             let is_shadow = name.as_os_str().as_bytes().starts_with(b"shadow-");
-            let opened = if is_shadow { None } else { long_file(&root, &path).ok().flatten() };
-            found.extend(opened.map(|file| (path, file)));
+            if meta.is_dir() && depth < DEPTH_MAX {
+                folders.push((path, depth + 1));
+            } else if meta.is_file() && meta.blocks() * 512 >= LONG && !is_shadow {
+                // That one, whatever lies at its path now.
+                found
+                    .extend(File::open(format!("/proc/self/fd/{}", it.as_raw_fd())).map(|file| (path, file)));
+            }
         }
     }
     found
@@ -249,20 +258,10 @@ fn shared_files(dir: &Path) -> Vec<(PathBuf, File)> {
 
 /// What is in a folder; nothing if it is none.
 fn names(root: &OwnedFd, folder: &Path) -> Vec<PathBuf> {
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     let opened = beneath(root, folder, OFlags::RDONLY | OFlags::DIRECTORY).ok();
     let listed = opened.and_then(|folder| Dir::read_from(&folder).ok());
     let names = listed.into_iter().flatten().filter_map(Result::ok);
     let names = names.map(|entry| PathBuf::from(OsStr::from_bytes(entry.file_name().to_bytes())));
     names.filter(|name| name != Path::new(".") && name != Path::new("..")).collect()
-}
-
-/// Opens a regular file with much in it.
-fn long_file(root: &OwnedFd, path: &Path) -> io::Result<Option<File>> {
-    let it = File::from(beneath(root, path, OFlags::PATH)?);
-    let meta = it.metadata()?;
-    if !meta.is_file() || meta.blocks() * 512 < LONG {
-        return Ok(None);
-    }
-    // That one, whatever lies at its path now.
-    File::open(format!("/proc/self/fd/{}", it.as_raw_fd())).map(Some)
 }

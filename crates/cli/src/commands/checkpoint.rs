@@ -211,6 +211,13 @@ impl Show for Published {
                 HumanBytes(report.private_copied)
             )?;
         }
+        if report.shared_copied > 0 {
+            writeln!(
+                out,
+                "the processes' shared memory: {} copied while the job stood still",
+                HumanBytes(report.shared_copied)
+            )?;
+        }
         if report.device_excluded + report.private_excluded > 0 {
             writeln!(
                 out,

@@ -1,5 +1,6 @@
 //! Finding CRIU, talking to it, and finding out what it can do here.
 
+pub mod ghost;
 pub(crate) mod log;
 pub mod mounts;
 pub mod pagemap;

@@ -1,12 +1,12 @@
-//! Which pages of a process are in CRIU's images (`pagemap-*.img`; CRIU's `images/pagemap.proto`), and which a dump with lazy pages has
-//! left out, or has not heard of: those are read from the process itself ([`crate::cut`]), and said to be in the images.
+//! Which pages of a process, or of shared memory, are in CRIU's images (`pagemap-*.img`; CRIU's `images/pagemap.proto`), and which a dump with lazy
+//! pages has left out, or has not heard of: those are read from where they are ([`crate::cut`]), and said to be in the images.
 
 use std::ops::Range;
 
 use prost::Message;
 
 /// Two magic numbers.
-const MAGIC: usize = 8;
+pub(super) const MAGIC: usize = 8;
 /// Bytes of a page.
 pub const PAGE: u64 = 4096;
 
@@ -147,12 +147,12 @@ fn left_out(range: &Range<u64>) -> Option<Entry> {
 }
 
 /// The first message, and what is behind it.
-fn message(image: &[u8]) -> Option<(&[u8], &[u8])> {
+pub(super) fn message(image: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, behind) = image.split_first_chunk::<4>()?;
     behind.split_at_checked(u32::from_le_bytes(*length) as usize)
 }
 
-fn append(image: &mut Vec<u8>, message: &impl Message) {
+pub(super) fn append(image: &mut Vec<u8>, message: &impl Message) {
     let length = u32::try_from(message.encoded_len()).unwrap_or(u32::MAX);
     image.extend(length.to_le_bytes());
     image.extend(message.encode_to_vec());

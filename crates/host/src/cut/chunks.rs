@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 /// The longest chunk, and the addresses that one is of: `image::CHUNK_SIZE`.
-const WINDOW: u64 = 2 << 20;
+pub(super) const WINDOW: u64 = 2 << 20;
 /// A window with as many bytes as this is a chunk of its own.
 const OWN: u64 = 256 << 10;
 /// Of others, which are put together, one in so many begins a chunk.

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use super::withheld::{FILE, Ranges, Withheld};
+use super::withheld::{FILE, Ranges, Unheard, Withheld};
 use crate::pagescan;
 use crate::tasks::{OuterPid, private_range};
 
@@ -117,9 +117,9 @@ impl Plugin {
         self.theirs.as_ref().map(AsFd::as_fd).into_iter().chain(self.withheld.as_ref().map(Withheld::fd))
     }
 
-    /// The pages of which CRIU, which has dumped all processes, has not heard.
-    pub(super) fn withheld(&mut self) -> io::Result<Ranges> {
-        self.withheld.take().map_or(Ok(Ranges::new()), Withheld::pages)
+    /// What CRIU, which has dumped all processes, has not heard of.
+    pub(super) fn withheld(&mut self) -> io::Result<Unheard> {
+        self.withheld.take().map_or_else(|| Ok(Unheard::default()), Withheld::read)
     }
 
     /// What was seen of the processes while CRIU dumped them, which it has now.

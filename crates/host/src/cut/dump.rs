@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 use prost::Message;
 
 use super::copies::{self, Duties, Plugin};
-use super::private::PrivateMemory;
+use super::left_out::LeftOut;
 use super::record::{self, HostRecord, MountRecord, TaskRecord};
 use super::room::CopyRoom;
 use super::setback::Setback;
-use super::withheld::Ranges;
+use super::withheld::Unheard;
 use crate::criu::rpc::{self, Event, Session};
 use crate::criu::{Criu, LogExcerpt};
 use crate::files::{self, Collected, FileError, Limits, OnDisk};
@@ -116,7 +116,7 @@ pub enum DumpError {
     },
 }
 
-/// How a dump takes private memory.
+/// How a dump takes private memory. But for the first, files in memory that have no names are copied while the job stands still.
 #[derive(Debug)]
 pub enum MemoryWay {
     /// CRIU writes it to the images.
@@ -124,7 +124,7 @@ pub enum MemoryWay {
     /// It is copied while the job stands still.
     Copied(CopyRoom),
     /// It is read from copies of the processes when the job has gone on.
-    Forked,
+    Forked(CopyRoom),
 }
 
 /// A CRIU that is about to dump a job. Dropped, it ends; the job has not noticed.
@@ -180,7 +180,7 @@ pub struct Frozen<'a> {
     work: Scratch,
     record: HostRecord,
     /// What of its memory is not in the images.
-    private: Option<PrivateMemory>,
+    left_out: Option<LeftOut>,
     /// What makes copies of its processes when CRIU goes on, if something does.
     plugin: Option<Plugin>,
     /// What the images do not hold of its files.
@@ -208,13 +208,13 @@ impl Job {
             return MemoryWay::Written;
         }
         let is_asked = goes_on && !self.forking.is_passed_over();
-        if is_asked && copies::plugins().is_some() && self.may_fork() {
-            return MemoryWay::Forked;
-        }
-        match CopyRoom::new(usize::try_from(bytes).unwrap_or(usize::MAX)) {
+        let forks = is_asked && copies::plugins().is_some() && self.may_fork();
+        let shared = if is_noted { 0 } else { self.nameless_files() };
+        let copied = if forks { shared } else { bytes.saturating_add(shared) };
+        match CopyRoom::new(usize::try_from(copied).unwrap_or(usize::MAX)) {
             Ok(room) => {
                 room.populate();
-                MemoryWay::Copied(room)
+                if forks { MemoryWay::Forked(room) } else { MemoryWay::Copied(room) }
             }
             Err(error) => {
                 tracing::info!(%error, "there are no addresses for a copy of the job's memory");
@@ -292,7 +292,7 @@ impl Job {
 
         let is_left_out = !matches!(memory, MemoryWay::Written);
         let duties =
-            Duties { copies: matches!(memory, MemoryWay::Forked), withholds: is_left_out && withholds };
+            Duties { copies: matches!(memory, MemoryWay::Forked(_)), withholds: is_left_out && withholds };
         let plugin = (duties.copies || duties.withholds).then(|| Plugin::new(duties)).transpose();
         let plugin = plugin.map_err(failed(COPYING))?;
         let passed = [images_dir.as_fd(), work_dir.as_fd(), nobody.as_fd()];
@@ -398,7 +398,7 @@ impl Job {
                 blank: Vec::new(),
                 tasks: Vec::new(),
             },
-            private: None,
+            left_out: None,
             plugin,
             on_disk: OnDisk::default(),
             warnings: Vec::new(),
@@ -413,10 +413,10 @@ impl Job {
             return Err(DumpError::Ended);
         }
         let mut plugin = frozen.plugin.take();
-        frozen.private = thread::scope(|scope| {
+        frozen.left_out = thread::scope(|scope| {
             let taking = thread::Builder::new().spawn_scoped(scope, || {
-                let withheld = plugin.as_mut().map_or(Ok(Ranges::new()), Plugin::withheld)?;
-                if duties.withholds && withheld.is_empty() {
+                let unheard = plugin.as_mut().map_or_else(|| Ok(Unheard::default()), Plugin::withheld)?;
+                if duties.withholds && unheard.pages.is_empty() {
                     tracing::info!("CRIU has heard of the job's memory all the same, and written it");
                     self.withholding.failed();
                 } else if duties.withholds {
@@ -427,7 +427,7 @@ impl Job {
                     let seen = plugin.as_mut().map_or_else(|| Ok(copies::Seen::default()), Plugin::dumped);
                     seen.map(|seen| if excludes { seen } else { seen.with_nothing_excluded() })
                 };
-                PrivateMemory::taken(images, &tasks, memory, withheld, seen)
+                LeftOut::taken(images, &tasks, memory, unheard, seen)
             });
             let taking = taking.map_err(failed(COPYING))?;
             frozen.fill_record(images, options, &tasks)?;
@@ -435,8 +435,8 @@ impl Job {
         })?;
         // Nobody is copied of whom nothing is left.
         frozen.plugin =
-            plugin.filter(|_| frozen.private.as_ref().is_some_and(|private| private.forked() > 0));
-        let copied = frozen.private.as_ref().map_or(0, PrivateMemory::bytes);
+            plugin.filter(|_| frozen.left_out.as_ref().is_some_and(|left_out| left_out.forked() > 0));
+        let copied = frozen.left_out.as_ref().map_or(0, LeftOut::bytes);
         frozen.bytes = copied + folder_size(images).map_err(failed("measuring the images"))?;
         frozen.recording = held_since.elapsed();
         Ok(frozen)
@@ -526,7 +526,7 @@ impl<'a> ReadyDump<'a> {
         let other_way = match memory {
             MemoryWay::Written => None,
             MemoryWay::Copied(_) => Some(&job.leaving_out),
-            MemoryWay::Forked => Some(&*job.forking),
+            MemoryWay::Forked(_) => Some(&*job.forking),
         };
         [&job.leaving_out, &job.withholding, &job.forking].into_iter().for_each(Setback::dumping);
         match (job.dump_with(&criu, started, &images, &options, (memory, withholds)), other_way) {
@@ -596,9 +596,9 @@ impl Frozen<'_> {
         &self.record
     }
 
-    /// The job's private memory, as far as it has been copied and is not in the images, which are not complete without it.
-    pub fn take_private(&mut self) -> Option<PrivateMemory> {
-        self.private.take()
+    /// The job's memory, as far as it has been copied and is not in the images, which are not complete without it.
+    pub fn take_left_out(&mut self) -> Option<LeftOut> {
+        self.left_out.take()
     }
 
     /// The job's files that the images rely on as they lie on disk. To be synced before the image exists, best while the job goes on.
@@ -612,15 +612,15 @@ impl Frozen<'_> {
         &self.warnings
     }
 
-    /// Lets the job run on. Its private memory, as far as it is not in the images, is answered.
+    /// Lets the job run on. Its memory, as far as it is not in the images, is answered.
     ///
     /// # Errors
     /// When CRIU failed to let it go as it should.
-    pub fn resume(mut self) -> Result<(DumpReport, Option<PrivateMemory>), DumpError> {
+    pub fn resume(mut self) -> Result<(DumpReport, Option<LeftOut>), DumpError> {
         let asked = self.plugin.as_mut().map_or(Ok(()), Plugin::ask);
         let report = asked.map_err(failed(RESUMING)).and_then(|()| self.release());
         self.job.let_streams_go_on();
-        Ok((report?, self.private.take()))
+        Ok((report?, self.left_out.take()))
     }
 
     /// Ends the job, which has not run since the cut. What it had not delivered is in the record and goes nowhere else.
@@ -655,10 +655,10 @@ impl Frozen<'_> {
         let (job, plugin) = (self.job, self.plugin.take());
         let (taken, success) = thread::scope(|scope| {
             // CRIU says more before it comes to the plugin.
-            let taking = plugin.zip(self.private.as_mut());
-            let taking = taking.map(|(plugin, private)| {
+            let taking = plugin.zip(self.left_out.as_mut());
+            let taking = taking.map(|(plugin, left_out)| {
                 // Where there is no thread the plugin hears that nobody is there any more.
-                thread::Builder::new().spawn_scoped(scope, || take_copies(job, private, plugin))
+                thread::Builder::new().spawn_scoped(scope, || take_copies(job, left_out, plugin))
             });
             let success = session.finish();
             let taken = taking.map(|taking| taking?.join().unwrap_or(Err(io::ErrorKind::Other.into())));
@@ -676,13 +676,13 @@ impl Frozen<'_> {
 }
 
 /// Has the plugin make copies of the processes, which stand still until it is told to go on. Where there are none their memory is copied meanwhile.
-fn take_copies(job: &Job, private: &mut PrivateMemory, mut plugin: Plugin) -> io::Result<()> {
-    let copied = plugin.copies(&job.copies).and_then(|copies| private.is_in(copies, &job.forking));
+fn take_copies(job: &Job, left_out: &mut LeftOut, mut plugin: Plugin) -> io::Result<()> {
+    let copied = plugin.copies(&job.copies).and_then(|copies| left_out.is_in(copies, &job.forking));
     if let Err(error) = copied {
         tracing::info!(%error, "{ANOTHER_WAY}");
         job.forking.failed();
         match error.kind() {
-            io::ErrorKind::Unsupported => private.copy(None)?,
+            io::ErrorKind::Unsupported => left_out.copy()?,
             _ => return Err(error),
         }
     }

@@ -3,7 +3,8 @@
 mod chunks;
 mod copies;
 mod dump;
-mod private;
+mod left_out;
+mod nameless;
 mod record;
 mod refusals;
 mod release;
@@ -15,7 +16,7 @@ mod withheld;
 
 pub(crate) use copies::Known as KnownCopies;
 pub use dump::{DumpError, DumpOptions, DumpReport, Frozen, MemoryWay, ReadyDump};
-pub use private::PrivateMemory;
+pub use left_out::LeftOut;
 pub use record::{HostRecord, MountRecord, TaskRecord};
 pub use refusals::Unstoppable;
 pub use restore::{RestoreError, RestoreSpec, Restored, may_be_link};

@@ -64,23 +64,39 @@ impl Job {
 
     /// What CRIU has found that cannot be restored.
     pub(super) fn unrestorable(&self, log: &LogExcerpt) -> Option<Vec<String>> {
-        const KNOWN: [(&str, &str); 4] = [
+        const KNOWN: [(&str, &str); 5] = [
             ("Can't lookup mount", "a process has a file open from outside its mount namespace"),
             (
                 "External socket is used",
                 "a process is connected by a UNIX socket to a process outside the job",
             ),
             ("anon_inode:[userfaultfd]", "a process holds a userfaultfd descriptor"),
+            ("SysVIPC shmem map", "a process has attached System V shared memory"),
             ("Can't dump a process traced by", "a process is being traced by a debugger"),
         ];
         let (text, meaning) = KNOWN.iter().find(|(text, _)| log.mentions(text))?;
         let named = match *text {
             "External socket is used" => unix_sockets::leading_out(&self.tasks()),
+            "SysVIPC shmem map" => attached(&self.tasks()),
             "Can't dump a process traced by" => self.refusals(),
             _ => Vec::new(),
         };
         Some(if named.is_empty() { vec![(*meaning).to_owned()] } else { named })
     }
+}
+
+/// The tasks that have System V shared memory attached, which is the machine's and not the job's.
+fn attached(tasks: &[Task]) -> Vec<String> {
+    let maps = |task: &Task| fs::read_to_string(format!("/proc/{}/maps", task.outer)).unwrap_or_default();
+    let attached = tasks.iter().filter(|task| maps(task).contains(" /SYSV"));
+    let sentence = |task: &Task| {
+        format!(
+            "process {} of the job ({}) has attached System V shared memory (shmat), which no image can have: have it use shm_open, memfd_create or \
+             MAP_SHARED | MAP_ANONYMOUS, or detach it",
+            task.inner, task.comm
+        )
+    };
+    attached.map(sentence).collect()
 }
 
 /// The tasks that somebody traces: a tracer is the only one that may stop them.

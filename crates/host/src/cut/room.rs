@@ -1,10 +1,11 @@
-//! Room for copies of memory that belongs to other processes.
+//! Room for copies of memory that belongs to other processes, or to files.
 
 use std::ffi::c_void;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
@@ -19,9 +20,15 @@ const POPULATED: usize = 64 << 20;
 
 /// What one system call copies.
 struct Part {
-    process: OuterPid,
-    from: Vec<libc::iovec>,
+    from: Source,
     to: Range<usize>,
+}
+
+enum Source {
+    /// Memory of a process.
+    Process(OuterPid, Vec<libc::iovec>),
+    /// A file, from this byte on. Where it ends before, what follows is zero.
+    File(Arc<File>, u64),
 }
 
 // SAFETY: the addresses are another process's; nobody follows them here.
@@ -39,18 +46,35 @@ impl Parts {
     pub(super) fn add(&mut self, process: OuterPid, range: Range<u64>) -> Range<usize> {
         let (begin, mut at) = (self.end, range.start);
         while at < range.end {
-            let is_open = self.all.last().is_some_and(|part| {
-                part.process == process && part.from.len() < PART_RANGES && part.to.len() < PART_BYTES
+            let open = self.all.last_mut().and_then(|Part { from, to }| match from {
+                Source::Process(of, from)
+                    if *of == process && from.len() < PART_RANGES && to.len() < PART_BYTES =>
+                {
+                    Some((from, to))
+                }
+                _ => None,
             });
-            if !is_open {
-                self.all.push(Part { process, from: Vec::new(), to: self.end..self.end });
-            }
-            let Some(part) = self.all.last_mut() else { break };
-            let bytes = ((range.end - at) as usize).min(PART_BYTES - part.to.len());
-            part.from.push(libc::iovec { iov_base: at as *mut c_void, iov_len: bytes });
+            let Some((from, to)) = open else {
+                let from = Source::Process(process, Vec::new());
+                self.all.push(Part { from, to: self.end..self.end });
+                continue;
+            };
+            let bytes = ((range.end - at) as usize).min(PART_BYTES - to.len());
+            from.push(libc::iovec { iov_base: at as *mut c_void, iov_len: bytes });
             at += bytes as u64;
             self.end += bytes;
-            part.to.end = self.end;
+            to.end = self.end;
+        }
+        begin..self.end
+    }
+
+    /// Adds a range of a file; answers where it is to be.
+    pub(super) fn add_file(&mut self, file: &Arc<File>, range: Range<u64>) -> Range<usize> {
+        let begin = self.end;
+        for at in range.clone().step_by(PART_BYTES) {
+            let bytes = ((range.end - at) as usize).min(PART_BYTES);
+            self.all.push(Part { from: Source::File(Arc::clone(file), at), to: self.end..self.end + bytes });
+            self.end += bytes;
         }
         begin..self.end
     }
@@ -120,18 +144,16 @@ impl CopyRoom {
             parts,
             || (),
             |(), part| {
-                let mut from = part.from.clone();
-                let mut done = 0;
-                while done < part.to.len() {
-                    // SAFETY: `copied_to` has seen that the room is as large as all parts, each of which has a place of its own there.
-                    let to = unsafe { room.base.cast::<u8>().add(part.to.start + done) };
-                    let to = libc::iovec { iov_base: to.cast(), iov_len: part.to.len() - done };
-                    // SAFETY: as many bytes of the room are left for this part, and nobody else's.
-                    let read = unsafe { read_into(to, part.process, &from) }?;
-                    done += read;
-                    skip(&mut from, read);
+                // SAFETY: `copied_to` has seen that the room is as large as all parts, each of which has a place of its own there that nobody else
+                // touches meanwhile; a mapping is zero from the start.
+                let to = unsafe {
+                    let base = room.base.cast::<u8>().add(part.to.start);
+                    std::slice::from_raw_parts_mut(base, part.to.len())
+                };
+                match &part.from {
+                    Source::Process(process, from) => read_process(to, *process, from.clone()),
+                    Source::File(file, offset) => read_file(to, file, *offset),
                 }
-                Ok(())
             },
         )
     }
@@ -156,29 +178,49 @@ impl Drop for CopyRoom {
     }
 }
 
-/// Reads memory of a process, as much as goes at once: at least a byte.
-///
-/// # Safety
-/// `to` may be written.
-unsafe fn read_into(to: libc::iovec, process: OuterPid, from: &[libc::iovec]) -> io::Result<usize> {
+/// Reads memory of a process, all of it.
+fn read_process(mut to: &mut [u8], process: OuterPid, mut from: Vec<libc::iovec>) -> io::Result<()> {
+    while !to.is_empty() {
+        let read = read_at_once(to, process, &from)?;
+        to = &mut to[read..];
+        skip(&mut from, read);
+    }
+    Ok(())
+}
+
+/// The same, as much as goes at once: at least a byte.
+fn read_at_once(to: &mut [u8], process: OuterPid, from: &[libc::iovec]) -> io::Result<usize> {
+    let room = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() };
     let count = from.len() as libc::c_ulong;
     // SAFETY: what is written is `to`; the other addresses are the other process's.
-    let mut read = unsafe { libc::process_vm_readv(process.0, &raw const to, 1, from.as_ptr(), count, 0) };
-    if read < 0
-        && io::Error::last_os_error().raw_os_error() == Some(libc::EFAULT)
-        && let Some(first) = from.first()
-    {
+    let read = unsafe { libc::process_vm_readv(process.0, &raw const room, 1, from.as_ptr(), count, 0) };
+    let read = match (usize::try_from(read), from.first()) {
+        (Ok(read), _) => read,
         // What the process itself may not read.
-        let memory = File::open(format!("/proc/{process}/mem"))?;
-        let bytes = first.iov_len.min(to.iov_len);
-        // SAFETY: no more than `to` has.
-        read = unsafe { libc::pread(memory.as_raw_fd(), to.iov_base, bytes, first.iov_base as libc::off_t) };
+        (Err(_), Some(first)) if io::Error::last_os_error().raw_os_error() == Some(libc::EFAULT) => {
+            let memory = File::open(format!("/proc/{process}/mem"))?;
+            let bytes = first.iov_len.min(to.len());
+            memory.read_at(&mut to[..bytes], first.iov_base as u64)?
+        }
+        _ => return Err(io::Error::last_os_error()),
+    };
+    if read == 0 { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(read) }
+}
+
+/// Reads a file up to its end.
+fn read_file(mut to: &mut [u8], file: &File, mut offset: u64) -> io::Result<()> {
+    while !to.is_empty() {
+        match file.read_at(to, offset) {
+            Ok(0) => return Ok(()),
+            Ok(read) => {
+                to = &mut to[read..];
+                offset += read as u64;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
     }
-    match usize::try_from(read) {
-        Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
-        Ok(read) => Ok(read),
-        Err(_) => Err(io::Error::last_os_error()),
-    }
+    Ok(())
 }
 
 /// Takes so many bytes off the front of the ranges.
@@ -215,6 +257,22 @@ mod tests {
         assert_eq!(skipped(10), [(0x2000, 20), (0x3000, 30)]);
         assert_eq!(skipped(35), [(0x3005, 25)]);
         assert_eq!(skipped(60), []);
+    }
+
+    #[test]
+    fn a_file_is_copied_from_where_it_is_said_to_its_end() {
+        let length = 3 * PART_BYTES + 5;
+        let written: Vec<u8> = (0..length).map(|at| (at / 1000) as u8 | 1).collect();
+        let file = tempfile::tempfile().unwrap();
+        file.write_all_at(&written, 0).unwrap();
+        let mut parts = Parts::default();
+        let from = PAGE as usize;
+        let place = parts.add_file(&Arc::new(file), PAGE..(length as u64).next_multiple_of(PAGE));
+        assert_eq!(place, 0..length.next_multiple_of(from) - from);
+        let room = parts.copied_to(None).unwrap();
+        let copied = room.slice(place);
+        assert!(copied[..length - from] == written[from..]);
+        assert!(copied[length - from..].iter().all(|byte| *byte == 0));
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Private memory of which CRIU has not heard (`crates/criu-plugin/src/withheld.rs`), page by page.
+//! Memory of which CRIU has not heard (`crates/criu-plugin`): private memory, page by page (`withheld.rs` there), and files in memory that have no
+//! names (`shared.rs`).
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -23,6 +24,15 @@ const LONGEST: u64 = 64 << 20;
 /// Ranges of processes' addresses, in order.
 pub(super) type Ranges = BTreeMap<OuterPid, Vec<Range<u64>>>;
 
+/// What CRIU would have dumped.
+#[derive(Debug, Default)]
+pub(super) struct Unheard {
+    /// Private pages of processes.
+    pub(super) pages: Ranges,
+    /// Files in memory that have no names.
+    pub(super) files: Vec<File>,
+}
+
 /// Where the plugin writes down what it withholds.
 #[derive(Debug)]
 pub(super) struct Withheld(OwnedFd);
@@ -42,8 +52,8 @@ impl Withheld {
         self.0.as_raw_fd().to_string()
     }
 
-    /// The pages, which CRIU would have dumped, of what was withheld of processes that still stand.
-    pub(super) fn pages(self) -> io::Result<Ranges> {
+    /// What CRIU would have dumped, of processes that still stand. It has not ended yet: it keeps the files.
+    pub(super) fn read(self) -> io::Result<Unheard> {
         let mut file = File::from(self.0);
         file.rewind()?;
         let mut text = String::new();
@@ -53,14 +63,21 @@ impl Withheld {
             let why = format!("processes have more mappings than {} MiB can list", LONGEST >> 20);
             return Err(io::Error::other(why));
         }
-        pages_of(&ranges(&text)?)
+        let (ranges, files) = told(&text)?;
+        let files = files.iter().map(File::open).collect::<io::Result<_>>()?;
+        Ok(Unheard { pages: pages_of(&ranges)?, files })
     }
 }
 
-/// What the lines say, as little divided as can be.
-fn ranges(text: &str) -> io::Result<Ranges> {
+/// What the lines say, the ranges as little divided as can be; and where the files are.
+fn told(text: &str) -> io::Result<(Ranges, Vec<String>)> {
     let mut all = Ranges::new();
+    let mut files = Vec::new();
     for line in text.lines() {
+        if let Some(file) = file(line) {
+            files.push(file);
+            continue;
+        }
         let (process, range) = range(line).ok_or(io::ErrorKind::InvalidData)?;
         all.entry(process).or_default().push(range);
     }
@@ -72,7 +89,13 @@ fn ranges(text: &str) -> io::Result<Ranges> {
             is_beside
         });
     }
-    Ok(all)
+    Ok((all, files))
+}
+
+fn file(line: &str) -> Option<String> {
+    let (process, fd) = line.strip_prefix("file ")?.split_once(' ')?;
+    let (process, fd): (u32, u32) = (process.parse().ok()?, fd.parse().ok()?);
+    Some(format!("/proc/{process}/fd/{fd}"))
 }
 
 fn range(line: &str) -> Option<(OuterPid, Range<u64>)> {
@@ -135,7 +158,9 @@ mod tests {
 
     #[test]
     fn what_was_withheld_is_read() {
-        let ranges = ranges("7 2000 3000\n9 1000 2000\n9 3000 4000\n7 1000 2000\n7 8000 a000\n").unwrap();
+        let lines = "7 2000 3000\n9 1000 2000\nfile 5 12\n9 3000 4000\n7 1000 2000\n7 8000 a000\n";
+        let (ranges, files) = told(lines).unwrap();
+        assert_eq!(files, ["/proc/5/fd/12"]);
         let expected = [
             (OuterPid(7), vec![0x1000..0x3000, 0x8000..0xa000]),
             (OuterPid(9), vec![0x1000..0x2000, 0x3000..0x4000]),
@@ -148,7 +173,9 @@ mod tests {
         for line in ["", "7", "7 1000", "7 1000 x", "0 1000 2000", "-1 1000 2000", "7 2000 1000", "7 1 2 3"] {
             assert_eq!(range(line), None, "{line}");
         }
-        assert!(ranges("7 1000 2000\nand\n").is_err());
+        for line in ["and", "file 5", "file 5 x", "file -5 1", "file 5 1 2"] {
+            assert!(told(&format!("7 1000 2000\n{line}\n")).is_err(), "{line}");
+        }
     }
 
     #[test]
@@ -162,7 +189,7 @@ mod tests {
         writeln!(list, "{here} {start:x} {:x}", start + 4096).unwrap();
         writeln!(list, "{here} {:x} {end:x}", start + 4096).unwrap();
         if crate::pagescan::is_there() {
-            let found = withheld.pages().unwrap();
+            let found = withheld.read().unwrap().pages;
             let bytes: u64 = found[&OuterPid(here as i32)].iter().map(|range| range.end - range.start).sum();
             assert!(bytes >= written.len() as u64 - 8192, "{bytes}");
         }

@@ -39,7 +39,30 @@ pub(crate) fn held_by(task: OuterPid, given: &BTreeSet<FileKey>) -> Vec<PathBuf>
 /// them.
 pub(crate) fn carried_by(tasks: &[OuterPid], given: &BTreeSet<FileKey>, tmpfs: &Path, limit: u64) -> u64 {
     let on_tmpfs = fs::metadata(tmpfs).map(|meta| meta.dev()).ok();
-    let mut carried = HashMap::new();
+    all(tasks, |link, meta, writable| {
+        let is_given = || FileKey::behind(link).is_ok_and(|key| given.contains(&key));
+        if Some(meta.dev()) == on_tmpfs || is_given() {
+            return None;
+        }
+        match meta.nlink() {
+            0 => Some(meta.blocks().saturating_mul(512)),
+            _ if writable && meta.len() <= limit => Some(meta.len()),
+            _ => None,
+        }
+    })
+}
+
+/// Bytes of files in memory that `tasks` have open or mapped, and that have no names.
+pub(crate) fn nameless(tasks: &[OuterPid]) -> u64 {
+    all(tasks, |link, meta, _| {
+        let is_in_memory = || rustix::fs::statfs(link).is_ok_and(|system| system.f_type == libc::TMPFS_MAGIC);
+        (meta.nlink() == 0 && is_in_memory()).then(|| meta.blocks().saturating_mul(512))
+    })
+}
+
+/// Adds up what `bytes` says of each file that `tasks` have open or mapped to be written, by a link to it, and whether it may be written.
+fn all(tasks: &[OuterPid], bytes: impl Fn(&Path, &fs::Metadata, bool) -> Option<u64>) -> u64 {
+    let mut counted = HashMap::new();
     for task in tasks {
         let opened = fs::read_dir(format!("/proc/{task}/fd")).into_iter().flatten().flatten();
         let opened = opened.map(|link| (link.path(), is_writable(*task, &link.file_name())));
@@ -47,19 +70,12 @@ pub(crate) fn carried_by(tasks: &[OuterPid], given: &BTreeSet<FileKey>, tmpfs: &
         let mapped = mapped.map(|mapping| (format!("/proc/{task}/map_files/{}", mapping.range).into(), true));
         for (link, writable) in opened.chain(mapped) {
             let Ok(meta) = fs::metadata::<&PathBuf>(&link) else { continue };
-            let is_given = || FileKey::behind(&link).is_ok_and(|key| given.contains(&key));
-            if !meta.is_file() || Some(meta.dev()) == on_tmpfs || is_given() {
-                continue;
+            if let Some(bytes) = meta.is_file().then(|| bytes(&link, &meta, writable)).flatten() {
+                counted.insert((meta.dev(), meta.ino()), bytes);
             }
-            let bytes = match meta.nlink() {
-                0 => meta.blocks().saturating_mul(512),
-                _ if writable && meta.len() <= limit => meta.len(),
-                _ => continue,
-            };
-            carried.insert((meta.dev(), meta.ino()), bytes);
         }
     }
-    carried.values().fold(0, |sum, bytes| sum.saturating_add(*bytes))
+    counted.values().fold(0, |sum, bytes| sum.saturating_add(*bytes))
 }
 
 fn is_writable(task: OuterPid, fd: &OsStr) -> bool {
@@ -104,5 +120,6 @@ mod tests {
         let _again = fs::File::open(folder.path().join("too-long")).unwrap();
         assert_eq!(carried() - before, 300_000 + (4 << 20));
         assert_eq!(carried_by(&this, &none, folder.path(), 1 << 20), before);
+        assert!(nameless(&this) >= 4 << 20);
     }
 }

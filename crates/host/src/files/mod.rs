@@ -10,7 +10,7 @@ mod programs;
 mod tracker;
 mod written;
 
-pub(crate) use held::{carried_by, held_by};
+pub(crate) use held::{carried_by, held_by, nameless};
 pub(crate) use known::Written;
 pub use needed::NeededFile;
 pub(crate) use needed::{lacking, needed_by};

@@ -180,6 +180,12 @@ impl Job {
         self.tasks().iter().map(of_task).fold((0, 0), sum)
     }
 
+    /// Bytes of files in memory that its processes have open or mapped, and that have no names.
+    pub(crate) fn nameless_files(&self) -> u64 {
+        let pids: Vec<OuterPid> = self.tasks().iter().map(|task| task.outer).collect();
+        files::nameless(&pids)
+    }
+
     /// Whether the program would not be harmed by a fork of each of its processes: a filter of system calls (seccomp) may kill one for it; of private huge pages it could write none
     /// afterwards without another one, which the machine may not have; and where processes or promised memory are limited, the copies take at most half of what it has left for itself.
     pub(crate) fn may_fork(&self) -> bool {

@@ -1,8 +1,9 @@
-//! Private memory of a job that stands still. CRIU would write it alone, one task after the other, while nobody goes on. So it does not hear of it
-//! ([`super::withheld`]); or, where that cannot be, it is asked for a dump with lazy pages, which names them in its images and leaves them out
-//! ([`crate::criu::pagemap`]). They are read from copies of the processes, which the plugin makes ([`super::copies`]), when the job has gone on; or,
-//! where there can be none, several threads copy them while it stands still, to memory that is there before it is stopped. With them the images are
-//! those of an ordinary dump.
+//! Memory of a job that stands still, of which CRIU would write all by itself, one part after the other, while nobody goes on. So it does not hear of
+//! it ([`super::withheld`]); or, where that cannot be, it is asked for a dump with lazy pages, which names private memory in its images and leaves it
+//! out ([`crate::criu::pagemap`]). Private memory is read from copies of the processes, which the plugin makes ([`super::copies`]), when the job has
+//! gone on; or, where there can be none, several threads copy it while it stands still, to memory that is there before it is stopped. They do so with
+//! files in memory that have no names ([`super::nameless`]), of which nobody can have a copy otherwise. With all of that the images are those of an
+//! ordinary dump.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, File};
@@ -16,19 +17,20 @@ use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use super::chunks::chunks;
+use super::chunks::{WINDOW, chunks};
 use super::copies::{Copy, Seen};
 use super::dump::MemoryWay;
+use super::nameless::{self, Lacking};
 use super::room::{CopyRoom, Parts};
 use super::setback::Setback;
-use super::withheld::Ranges;
+use super::withheld::{Ranges, Unheard};
 use crate::criu::pagemap::{Pagemap, Run};
 use crate::memory;
 use crate::tasks::{InnerPid, OuterPid, Task};
 
 /// Bytes that belong into files of CRIU's images.
 #[derive(Debug)]
-pub struct PrivateMemory {
+pub struct LeftOut {
     files: BTreeMap<String, Pages>,
     /// Ends before the copies.
     watch: Option<Watch>,
@@ -36,7 +38,9 @@ pub struct PrivateMemory {
     copies: Arc<BTreeMap<OuterPid, Copy>>,
     rooms: Vec<CopyRoom>,
     bytes: u64,
-    /// How many of them CRIU has not heard of.
+    /// How many of them are in files in memory.
+    shared: u64,
+    /// How many of the others CRIU has not heard of.
     withheld: u64,
     /// How many more it has not heard of, which the program has excluded.
     excluded: u64,
@@ -46,7 +50,7 @@ pub struct PrivateMemory {
     read: AtomicUsize,
 }
 
-/// A file of pages.
+/// A file of CRIU's images.
 #[derive(Debug)]
 struct Pages {
     /// What it is made of, in order.
@@ -55,41 +59,51 @@ struct Pages {
     chunks: Vec<u64>,
 }
 
-/// A part of a file of pages.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A part of such a file.
+#[derive(Debug, Clone)]
 enum Piece {
     /// It lies in CRIU's own.
     Written(Range<u64>),
+    /// It is this.
+    Known(Vec<u8>),
     /// It was copied to a room.
     Copied(usize, Range<usize>),
     /// It is in a process still.
     Left(OuterPid, Range<u64>),
 }
 
-impl PrivateMemory {
-    /// What a dump into `images` has left out of `tasks`, which stand still, and what has been `withheld` from it: copied, or but for what copies of
-    /// the processes will have. `seen` is what was seen of them. None where all is written.
+impl LeftOut {
+    /// What a dump into `images` has left out of `tasks`, which stand still, and what it has not heard of: copied, or but for what copies of the
+    /// processes will have. `seen` is what was seen of them. None where all is written.
     pub(super) fn taken(
         images: &Path,
         tasks: &[Task],
         way: MemoryWay,
-        mut withheld: Ranges,
+        unheard: Unheard,
         seen: impl FnOnce() -> io::Result<Seen>,
     ) -> io::Result<Option<Self>> {
         let Seen { unlike, excluded } = match &way {
             MemoryWay::Written => return Ok(None),
-            MemoryWay::Forked => seen()?,
+            MemoryWay::Forked(_) => seen()?,
             // Where nothing was seen all is saved.
             MemoryWay::Copied(_) => seen().unwrap_or_default(),
         };
+        let Unheard { pages: mut withheld, files } = unheard;
         let excluded = leave_out(&mut withheld, &excluded);
-        let mut private = Self { excluded, ..Self::left_by(images, tasks, &withheld)? };
+        let mut left_out = Self { excluded, ..Self::left_by(images, tasks, &withheld)? };
+        let shared = nameless::lacking(images, tasks, files)?;
         match way {
             MemoryWay::Written => {}
-            MemoryWay::Copied(room) => private.copy(Some(room))?,
-            MemoryWay::Forked => private.copy_unlike(&unlike)?,
+            MemoryWay::Copied(room) => left_out.copy_of(Some(room), shared, copied)?,
+            // What copies of the processes would not have as it is.
+            MemoryWay::Forked(room) => {
+                left_out.copy_of(Some(room), shared, |process, range| match unlike.get(&process) {
+                    Some(unlike) => split(range, unlike),
+                    None => copied(process, range),
+                })?;
+            }
         }
-        Ok(Some(private))
+        Ok(Some(left_out))
     }
 
     /// What a dump into `images` has left out of `tasks`, or not heard of. The images are completed but for the files of pages.
@@ -125,6 +139,7 @@ impl PrivateMemory {
             copies: Arc::default(),
             rooms: Vec::new(),
             bytes,
+            shared: 0,
             withheld,
             excluded: 0,
             forking: Arc::default(),
@@ -132,23 +147,17 @@ impl PrivateMemory {
         })
     }
 
-    /// Copies all that is left in the processes, which stand still, to `room`, or another one where that is too small.
-    pub(super) fn copy(&mut self, room: Option<CopyRoom>) -> io::Result<()> {
-        self.copy_of(room, |_, range| vec![(range, true)])
+    /// Copies all that is left in the processes, which stand still.
+    pub(super) fn copy(&mut self) -> io::Result<()> {
+        self.copy_of(None, Vec::new(), copied)
     }
 
-    /// Copies what their copies would not have as it is.
-    fn copy_unlike(&mut self, unlike: &Ranges) -> io::Result<()> {
-        self.copy_of(None, |process, range| match unlike.get(&process) {
-            Some(unlike) => split(range, unlike),
-            None => vec![(range, true)],
-        })
-    }
-
-    /// Copies of what is left the parts that `choose` says so of.
+    /// Copies of what is left in processes the parts that `choose` says so of, and all that is `shared`, to `room`, or another one where that is too
+    /// small.
     fn copy_of(
         &mut self,
         room: Option<CopyRoom>,
+        shared: Vec<Lacking>,
         choose: impl Fn(OuterPid, Range<u64>) -> Vec<(Range<u64>, bool)>,
     ) -> io::Result<()> {
         let (number, mut parts) = (self.rooms.len(), Parts::default());
@@ -166,6 +175,12 @@ impl PrivateMemory {
                     other => vec![other],
                 })
                 .collect();
+        }
+        for lacking in shared {
+            let bytes: u64 = lacking.parts.iter().map(|(_, range)| range.end - range.start).sum();
+            self.bytes += bytes;
+            self.shared += bytes;
+            self.files.insert(lacking.name.clone(), Pages::shared(lacking, number, &mut parts));
         }
         self.rooms.push(parts.copied_to(room)?);
         Ok(())
@@ -200,7 +215,13 @@ impl PrivateMemory {
         self.bytes
     }
 
-    /// How many of them CRIU has not heard of, and has not spent time on.
+    /// How many of them are shared memory, in files that have no names, and were copied.
+    #[must_use]
+    pub fn shared(&self) -> u64 {
+        self.shared
+    }
+
+    /// How many of the others CRIU has not heard of, and has not spent time on.
     #[must_use]
     pub fn withheld(&self) -> u64 {
         self.withheld
@@ -212,7 +233,7 @@ impl PrivateMemory {
         self.excluded
     }
 
-    /// How many of them are in copies of the processes; the others were copied while these stood still.
+    /// How many bytes are in copies of the processes; the others were copied while these stood still.
     #[must_use]
     pub fn forked(&self) -> u64 {
         let left = self.pieces().map(|piece| match piece {
@@ -314,6 +335,49 @@ impl Pages {
             chunks: chunks(pagemap.runs().map(|run| run.addresses())),
         }
     }
+
+    /// Those of a file in memory, which becomes one of the parts that are copied to a room.
+    fn shared(lacking: Lacking, room: usize, copied: &mut Parts) -> Self {
+        let Lacking { written, parts, file, .. } = lacking;
+        let chunks = cut(written, &parts);
+        let mut pieces = vec![Piece::Written(0..written)];
+        for (known, range) in parts {
+            pieces.push(Piece::Known(known));
+            pieces.push(Piece::Copied(room, copied.add_file(&file, range)));
+        }
+        Self { pieces, chunks }
+    }
+}
+
+/// How long the chunks are of a file with so many bytes and such parts behind them: as those of pages where nothing else lies between the parts.
+fn cut(written: u64, parts: &[(Vec<u8>, Range<u64>)]) -> Vec<u64> {
+    /// With more parts every chunk is as long as it can be.
+    const PARTS: usize = 256;
+    let ranges = || parts.iter().map(|(_, range)| range.clone());
+    if written == 0 && parts.iter().all(|(known, _)| known.is_empty()) {
+        return chunks(ranges());
+    }
+    if parts.len() > PARTS {
+        let bytes: u64 =
+            parts.iter().map(|(known, range)| known.len() as u64 + range.end - range.start).sum();
+        let bytes = written + bytes;
+        return (0..bytes).step_by(WINDOW as usize).map(|at| (bytes - at).min(WINDOW)).collect();
+    }
+    let mut cut = vec![written];
+    for (known, range) in parts {
+        // What is before the first part lies beside what is written.
+        match cut.as_mut_slice() {
+            [first] => *first += known.len() as u64,
+            _ => cut.push(known.len() as u64),
+        }
+        cut.extend(chunks([range.clone()].into_iter()));
+    }
+    cut
+}
+
+/// All of it.
+fn copied(_: OuterPid, range: Range<u64>) -> Vec<(Range<u64>, bool)> {
+    vec![(range, true)]
 }
 
 /// Takes what is `excluded` from processes' pages, and counts its bytes.
@@ -350,7 +414,7 @@ fn split(range: Range<u64>, unlike: &[Range<u64>]) -> Vec<(Range<u64>, bool)> {
 
 /// Reads a file of pages.
 struct Content<'a> {
-    memory: &'a PrivateMemory,
+    memory: &'a LeftOut,
     file: File,
     left: VecDeque<Piece>,
 }
@@ -363,6 +427,12 @@ impl Read for Content<'_> {
                     let bytes = room.len().min((range.end - range.start) as usize);
                     self.file.read_exact_at(&mut room[..bytes], range.start)?;
                     range.start += bytes as u64;
+                    bytes
+                }
+                Piece::Known(left) => {
+                    let bytes = room.len().min(left.len());
+                    room[..bytes].copy_from_slice(&left[..bytes]);
+                    left.drain(..bytes);
                     bytes
                 }
                 Piece::Copied(number, range) => {
@@ -415,6 +485,19 @@ mod tests {
         let mut pages = Ranges::from([(one, vec![0..10, 20..40]), (other, vec![0..10, 50..60])]);
         assert_eq!(leave_out(&mut pages, &[(one, vec![5..25, 30..31]), (other, vec![])].into()), 11);
         assert_eq!(pages, [(one, vec![0..5, 25..30, 31..40]), (other, vec![0..10, 50..60])].into());
+    }
+
+    #[test]
+    fn contents_are_cut_where_they_are_and_not_where_they_lie() {
+        let head = |bytes| vec![0; bytes];
+        let window = |number: u64| number * WINDOW..(number + 1) * WINDOW;
+        let pages = [(head(0), window(0)), (head(0), window(7))];
+        assert_eq!(cut(0, &pages), [WINDOW; 2]);
+        let parts = [(head(9), window(0)), (head(8), 3 * WINDOW - 5..4 * WINDOW)];
+        assert_eq!(cut(50, &parts), [59, WINDOW, 8, 5, WINDOW]);
+        let many: Vec<_> = (0..400).map(|number| (head(9), number * 8192..number * 8192 + 4096)).collect();
+        let all: u64 = cut(50, &many).iter().sum();
+        assert_eq!((all, cut(50, &many).len()), (50 + 400 * (9 + 4096), 1));
     }
 
     #[test]
