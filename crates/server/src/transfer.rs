@@ -3,8 +3,8 @@
 
 use crate::buffers::{BufferPool, Buffers};
 use crate::memory::Packed;
-use crate::objects::{Context, Marker, NON_BLOCKING};
-use backend::{Backend, Fill, Launch, Range, RawFunction, RawStream, StreamArg};
+use crate::objects::{Context, Marker};
+use backend::{Backend, Fill, Launch, Range, RawFunction, StreamArg};
 use image::CHUNK_SIZE;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
@@ -32,9 +32,6 @@ pub enum TransferError {
     /// The copies that a capture makes.
     #[error("device memory cannot be copied: {0}")]
     Copies(CuError),
-    /// No stream.
-    #[error("no stream for copies: {0}")]
-    Stream(CuError),
     /// The device library refused or failed.
     #[error("device memory {range} cannot be copied: {code}")]
     Device {
@@ -63,10 +60,7 @@ impl TransferError {
     /// What the device library answered.
     pub(crate) fn code(&self) -> Option<CuError> {
         match self {
-            Self::Device { code, .. }
-            | Self::Array { code, .. }
-            | Self::Copies(code)
-            | Self::Stream(code) => Some(*code),
+            Self::Device { code, .. } | Self::Array { code, .. } | Self::Copies(code) => Some(*code),
             Self::Buffer(_) | Self::GivenUp(_) => None,
         }
     }
@@ -188,26 +182,17 @@ impl From<TransferError> for std::io::Error {
     }
 }
 
-/// A stream that waits for nothing that the application does, nor the application for it.
+/// A stream of a context's that waits for nothing that the application does, nor the application for it. Others may use it, too.
+#[derive(Clone)]
 pub(crate) struct OwnStream {
-    raw: RawStream,
+    arg: StreamArg,
     ctx: Arc<Context>,
-    backend: Arc<dyn Backend>,
 }
 
 impl OwnStream {
-    /// One of the least priority.
-    ///
-    /// # Errors
-    /// [`TransferError`].
-    pub(crate) fn of(backend: &Arc<dyn Backend>, ctx: &Arc<Context>) -> Result<Self, TransferError> {
-        let least = backend.devices().get(ctx.device()).map_or(0, |facts| facts.stream_priorities.0);
-        let raw = backend.stream_create(ctx.raw, NON_BLOCKING, least).map_err(TransferError::Stream)?;
-        Ok(Self { raw, ctx: Arc::clone(ctx), backend: Arc::clone(backend) })
-    }
-
-    fn arg(&self) -> StreamArg {
-        StreamArg::Created(self.raw)
+    /// One of the context's.
+    pub(crate) fn of(ctx: &Arc<Context>) -> Self {
+        Self { arg: ctx.own_stream(), ctx: Arc::clone(ctx) }
     }
 
     /// Where it is.
@@ -225,9 +210,9 @@ impl OwnStream {
         (blocks, threads): (u32, u32),
         params: &[u8],
     ) -> backend::Result<Marker> {
-        let (grid, block, stream) = ([blocks, 1, 1], [threads, 1, 1], self.arg());
+        let (grid, block, stream) = ([blocks, 1, 1], [threads, 1, 1], self.arg);
         let launch = Launch { function, grid, block, shared: 0, stream, attributes: &[], params };
-        self.backend.launch(self.ctx.raw, &launch)?;
+        self.ctx.backend().launch(self.ctx.raw, &launch)?;
         self.ctx.mark(stream)
     }
 
@@ -236,23 +221,15 @@ impl OwnStream {
     /// # Errors
     /// The context's failure.
     pub(crate) fn synchronize(&self) -> backend::Result<()> {
-        self.backend.stream_synchronize(self.ctx.raw, self.arg())
-    }
-}
-
-impl Drop for OwnStream {
-    fn drop(&mut self) {
-        if let Err(error) = self.backend.stream_destroy(self.ctx.raw, self.raw) {
-            tracing::debug!(%error, "a stream for copies goes with its context");
-        }
+        self.ctx.backend().stream_synchronize(self.ctx.raw, self.arg)
     }
 }
 
 /// Reads device memory front to back, several pieces ahead.
 pub(crate) struct Reader {
     buffers: Buffers,
-    /// In which it reads, if not in the legacy one.
-    own_stream: Option<OwnStream>,
+    /// In which it reads.
+    stream: StreamArg,
     ctx: Arc<Context>,
     backend: Arc<dyn Backend>,
 }
@@ -261,7 +238,7 @@ impl Reader {
     /// A reader for the device of `ctx`.
     fn new(pool: &Arc<BufferPool>, ctx: &Arc<Context>) -> Result<Self, TransferError> {
         let (buffers, backend) = (pool.take(BUFFERS)?, Arc::clone(pool.backend()));
-        Ok(Self { buffers, own_stream: None, ctx: Arc::clone(ctx), backend })
+        Ok(Self { buffers, stream: StreamArg::Legacy, ctx: Arc::clone(ctx), backend })
     }
 
     /// A reader that waits for nothing that the application does, nor the application for it.
@@ -270,12 +247,8 @@ impl Reader {
     /// [`TransferError`].
     pub(crate) fn beside(pool: &Arc<BufferPool>, ctx: &Arc<Context>) -> Result<Self, TransferError> {
         let mut reader = Self::new(pool, ctx)?;
-        reader.own_stream = Some(OwnStream::of(pool.backend(), ctx)?);
+        reader.stream = ctx.own_stream();
         Ok(reader)
-    }
-
-    fn stream(&self) -> StreamArg {
-        self.own_stream.as_ref().map_or(StreamArg::Legacy, OwnStream::arg)
     }
 
     /// Begins to read `source`; ask for all of it, in pieces of a chunk.
@@ -345,8 +318,8 @@ impl Pieces<'_> {
         let all = self.source.bytes();
         while self.under_way.len() < BUFFERS && self.next < all {
             let bytes = (all - self.next).min(CHUNK_SIZE as u64);
-            let stream = self.reader.stream();
-            let Reader { ctx, buffers, backend, .. } = &*self.reader;
+            let Reader { stream, ctx, buffers, backend } = &*self.reader;
+            let stream = *stream;
             let to = buffers.buffer(self.issued) as u64;
             let failed = |code| self.source.failed(code);
             self.source.read(&**backend, (ctx, stream), self.next, bytes, to).map_err(failed)?;
@@ -397,8 +370,8 @@ struct UnderWay {
 /// Writes device memory, a piece at a time; one for each thread that does.
 pub(crate) struct Writer {
     ctx: Arc<Context>,
-    /// In which it writes; in the legacy one without.
-    stream: Option<Arc<OwnStream>>,
+    /// In which it writes.
+    stream: StreamArg,
     buffers: Buffers,
     under_way: VecDeque<UnderWay>,
     /// How many of them read a buffer.
@@ -416,21 +389,25 @@ impl Writer {
     fn with_buffers(pool: &Arc<BufferPool>, ctx: &Arc<Context>, count: usize) -> Result<Self, TransferError> {
         let buffers = pool.take(count)?;
         let (ctx, backend) = (Arc::clone(ctx), Arc::clone(pool.backend()));
-        Ok(Self { ctx, stream: None, buffers, under_way: VecDeque::new(), buffered: 0, next: 0, backend })
+        Ok(Self {
+            ctx,
+            stream: StreamArg::Legacy,
+            buffers,
+            under_way: VecDeque::new(),
+            buffered: 0,
+            next: 0,
+            backend,
+        })
     }
 
     /// A writer in a stream that others may use, too.
     ///
     /// # Errors
     /// [`TransferError`].
-    pub(crate) fn in_stream(pool: &Arc<BufferPool>, stream: &Arc<OwnStream>) -> Result<Self, TransferError> {
+    pub(crate) fn in_stream(pool: &Arc<BufferPool>, stream: &OwnStream) -> Result<Self, TransferError> {
         let mut writer = Self::with_buffers(pool, &stream.ctx, BESIDE_OTHERS)?;
-        writer.stream = Some(Arc::clone(stream));
+        writer.stream = stream.arg;
         Ok(writer)
-    }
-
-    fn stream(&self) -> StreamArg {
-        self.stream.as_deref().map_or(StreamArg::Legacy, OwnStream::arg)
     }
 
     /// How many writes may not be complete. They become so in the order in which they were begun.
@@ -458,7 +435,7 @@ impl Writer {
     pub(crate) fn write_buffer(&mut self, target: Target<'_>, bytes: usize) -> Result<(), TransferError> {
         let (buffer, bytes) = (self.buffers.buffer(self.next), bytes.min(CHUNK_SIZE) as u64);
         self.next += 1;
-        let (place, stream) = (target.place(bytes), self.stream());
+        let (place, stream) = (target.place(bytes), self.stream);
         let marker = target.write(&*self.backend, (&self.ctx, stream), buffer as u64, bytes);
         let marker = marker.and_then(|()| self.ctx.mark(stream));
         self.under_way(place, marker, true)
@@ -481,7 +458,7 @@ impl Writer {
         let Some(UnderWay { place, marker, buffered }) = self.under_way.pop_front() else { return Ok(false) };
         self.buffered -= usize::from(buffered);
         // Each look takes the device library's lock, which the others who write in the same stream need.
-        let awake = if self.stream.is_some() { Duration::ZERO } else { AWAKE };
+        let awake = if self.stream != StreamArg::Legacy { Duration::ZERO } else { AWAKE };
         await_awake(&marker, awake).map_err(|code| place.failed(code))?;
         Ok(true)
     }
@@ -501,7 +478,7 @@ impl Writer {
         };
         let fill = Fill { dst, pitch: bytes, element: 1, value: 0, width: bytes, height: 1 };
         let place = target.place(bytes);
-        let stream = self.stream();
+        let stream = self.stream;
         let marker = self.backend.fill(self.ctx.raw, stream, &fill);
         let marker = marker.and_then(|()| self.ctx.mark(stream));
         self.under_way(place, marker, false)

@@ -1,18 +1,17 @@
 //! Contexts, and the markers that tell how far their streams are.
 
-use super::{HostCopy, Making, Placement, Placer};
+use super::{HostCopy, Making, NON_BLOCKING, Placement, Placer};
 use crate::failure::Result;
 use crate::lock;
-use backend::{Backend, Range, RawContext, RawEvent, StreamArg};
+use backend::{Backend, Range, RawContext, RawEvent, RawStream, StreamArg};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use wire::ContextId;
 
 /// `CU_EVENT_DISABLE_TIMING`.
 const UNTIMED: u32 = 2;
-
 /// What it takes to make a context again.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct ContextRecord {
@@ -58,6 +57,11 @@ pub struct Context {
     /// What its other kernels allocate from, once one has been launched.
     pub heap: Mutex<Option<Range>>,
     spare_markers: Mutex<Vec<RawEvent>>,
+    /// For the server's own copies. A driver takes 2 MiB of the device's memory for every second stream (580, an H200): made with the context, and no others later, they leave a
+    /// program as much with a checkpoint as without.
+    own_streams: [RawStream; 2],
+    /// How many times one was asked for.
+    asked: AtomicUsize,
     backend: Arc<dyn Backend>,
 }
 
@@ -71,6 +75,9 @@ impl Context {
         let raw = placer.place(&mut record.placement, making, || {
             backend.context_create(record.device as usize, record.flags, record.primary)
         })?;
+        let own_streams = own_streams(&**backend, record.device, raw).inspect_err(|_| {
+            let _ = backend.context_destroy(raw);
+        })?;
         Ok(Arc::new(Self {
             record,
             raw,
@@ -81,8 +88,24 @@ impl Context {
             allocating: OnceLock::new(),
             heap: Mutex::default(),
             spare_markers: Mutex::default(),
+            own_streams,
+            asked: AtomicUsize::new(0),
             backend: Arc::clone(backend),
         }))
+    }
+
+    /// The device library that it is one of.
+    #[must_use]
+    pub fn backend(&self) -> &Arc<dyn Backend> {
+        &self.backend
+    }
+
+    /// One of its streams for the server's own copies, each of them in turn.
+    #[must_use]
+    pub fn own_stream(&self) -> StreamArg {
+        StreamArg::Created(
+            self.own_streams[self.asked.fetch_add(1, Ordering::Relaxed) % self.own_streams.len()],
+        )
     }
 
     /// Its handle.
@@ -155,11 +178,21 @@ impl Context {
     }
 }
 
+/// Streams of the least priority, which wait for nothing that the application does, nor it for them.
+fn own_streams(backend: &dyn Backend, device: u32, ctx: RawContext) -> backend::Result<[RawStream; 2]> {
+    let least = backend.devices().get(device as usize).map_or(0, |facts| facts.stream_priorities.0);
+    let make = || backend.stream_create(ctx, NON_BLOCKING, least);
+    Ok([make()?, make()?])
+}
+
 impl Drop for Context {
     fn drop(&mut self) {
         for raw in lock(&self.spare_markers).drain(..).chain(self.host_copy.event()) {
             // It ends with the context anyway.
             let _ = self.backend.event_destroy(self.raw, raw);
+        }
+        for raw in self.own_streams {
+            let _ = self.backend.stream_destroy(self.raw, raw);
         }
         if let Err(error) = self.backend.context_destroy(self.raw) {
             tracing::warn!(ctx = self.record.id.0, %error, "context not destroyed");

@@ -54,7 +54,7 @@ pub(super) struct Part {
 pub(super) struct Plan {
     pub(super) image: store::Image,
     pub(super) buffers: Arc<BufferPool>,
-    pub(super) streams: Vec<Arc<OwnStream>>,
+    pub(super) streams: Vec<OwnStream>,
     pub(super) parts: Vec<Part>,
     /// Where chunks are checked.
     pub(super) checks: Checks,

@@ -74,7 +74,7 @@ fn round() -> String {
 /// The kernel in a stream's context, for the threads that write in that stream.
 pub(super) struct Hasher {
     backend: Arc<dyn Backend>,
-    stream: Arc<OwnStream>,
+    stream: OwnStream,
     module: RawModule,
     function: RawFunction,
     /// Slots: what a launch is told, and what it answers.
@@ -99,11 +99,7 @@ impl Hasher {
     ///
     /// # Errors
     /// The device library's, or that there is no room for values.
-    pub(super) fn load(
-        pool: &Arc<BufferPool>,
-        stream: &Arc<OwnStream>,
-        code: &[u8],
-    ) -> Result<Self, LoadError> {
+    pub(super) fn load(pool: &Arc<BufferPool>, stream: &OwnStream, code: &[u8]) -> Result<Self, LoadError> {
         let no_room = |error: TransferError| LoadError {
             code: error.code().unwrap_or(wire::CuError::OUT_OF_MEMORY),
             detail: error.to_string(),
@@ -116,7 +112,7 @@ impl Hasher {
         })?;
         let room_base = room.range().base;
         let (room, taken) = (Mutex::new(room), AtomicUsize::new(0));
-        let (backend, stream) = (Arc::clone(backend), Arc::clone(stream));
+        let (backend, stream) = (Arc::clone(backend), stream.clone());
         Ok(Self { backend, stream, module, function, room, room_base, taken })
     }
 

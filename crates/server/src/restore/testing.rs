@@ -12,7 +12,7 @@ use wire::ContextId;
 pub(super) struct Rig {
     pub(super) backend: Arc<dyn Backend>,
     pub(super) pool: Arc<BufferPool>,
-    pub(super) stream: Arc<OwnStream>,
+    pub(super) stream: OwnStream,
 }
 
 impl Rig {
@@ -22,7 +22,7 @@ impl Rig {
         let placement = Placement::default();
         let record = ContextRecord { id: ContextId(1), device: 0, flags: 0, primary: false, placement };
         let ctx = Context::make(&placer, record, Making::New).unwrap();
-        let stream = Arc::new(OwnStream::of(&backend, &ctx).unwrap());
+        let stream = OwnStream::of(&ctx);
         Self { backend, pool, stream }
     }
 

@@ -17,7 +17,7 @@ use store::{ChunkReader, Proof, ReadError};
 pub(super) struct Worker {
     image: store::Image,
     buffers: Arc<BufferPool>,
-    streams: Vec<Arc<OwnStream>>,
+    streams: Vec<OwnStream>,
     /// What proves chunks in each of the streams, as soon as it is there.
     hashers: Vec<OnceLock<Arc<Hasher>>>,
 }
@@ -80,7 +80,7 @@ impl Worker {
     }
 
     /// None when nobody needs it any more.
-    fn hasher(&self, stream: &Arc<OwnStream>, filling: &Filling) -> Result<Option<Hasher>, LoadError> {
+    fn hasher(&self, stream: &OwnStream, filling: &Filling) -> Result<Option<Hasher>, LoadError> {
         if filling.is_over() {
             return Ok(None);
         }
@@ -303,7 +303,7 @@ mod tests {
                 Part { range, stream: 0, object: 0, offset, extent: *extent }
             });
             let parts = parts.collect();
-            let (buffers, streams) = (Arc::clone(&self.rig.pool), vec![Arc::clone(&self.rig.stream)]);
+            let (buffers, streams) = (Arc::clone(&self.rig.pool), vec![self.rig.stream.clone()]);
             Plan { image, buffers, streams, parts, checks: Checks::OnDevice }
         }
 
