@@ -1,5 +1,6 @@
 //! Registered host memory for copies, and what becomes of it when nobody needs it: to unregister memory the driver waits for all work of the context, and
-//! all else that is asked of it waits behind that (measured, driver 580). So it is done only when no device has work.
+//! all else that is asked of it waits behind that (measured, driver 580). So it is done only when no device has work; or when the application would get no
+//! memory otherwise, since a driver takes 2 MiB of the device's for each GiB that is registered (the same, an H200).
 
 use crate::lock;
 use crate::transfer::TransferError;
@@ -7,24 +8,29 @@ use backend::{Backend, Range};
 use image::CHUNK_SIZE;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::ffi::c_void;
-use std::mem::ManuallyDrop;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
 
 /// Where buffers are asked for. Programs have nothing there, mostly: what one registers has its own address in the server, too.
 const WINDOW: std::ops::Range<u64> = 0x6000_0000_0000..0x6800_0000_0000;
 
-/// A session's buffers that are not in use, all of them registered.
+/// With less than this registered the device has no more memory without it, bytes.
+const WORTH: u64 = 256 << 20;
+
+/// A session's buffers.
 pub(crate) struct BufferPool {
     backend: Arc<dyn Backend>,
-    spare: Mutex<Vec<Memory>>,
+    /// Those that are not in use, all of them registered.
+    spare: Mutex<Vec<Arc<Memory>>>,
+    /// Those of which no copy is made any more, as long as somebody reads them.
+    settled: Mutex<Vec<Weak<Memory>>>,
 }
 
 impl BufferPool {
     /// With none yet.
     pub(crate) fn new(backend: &Arc<dyn Backend>) -> Arc<Self> {
-        Arc::new(Self { backend: Arc::clone(backend), spare: Mutex::default() })
+        Arc::new(Self { backend: Arc::clone(backend), spare: Mutex::default(), settled: Mutex::default() })
     }
 
     /// The device library that copies from and to them.
@@ -63,15 +69,15 @@ impl BufferPool {
     ///
     /// # Errors
     /// The device library's.
-    pub(crate) fn register(self: &Arc<Self>, mut memory: Memory) -> Result<Buffers, TransferError> {
+    pub(crate) fn register(self: &Arc<Self>, memory: Memory) -> Result<Buffers, TransferError> {
         let range = memory.range();
         self.backend.register_host(range).map_err(|code| TransferError::Device { range, code })?;
-        memory.registered = true;
-        Ok(self.own(memory))
+        memory.registered.store(true, Ordering::Relaxed);
+        Ok(self.own(Arc::new(memory)))
     }
 
-    fn own(self: &Arc<Self>, memory: Memory) -> Buffers {
-        Buffers { memory: ManuallyDrop::new(memory), pool: Arc::clone(self) }
+    fn own(self: &Arc<Self>, memory: Arc<Memory>) -> Buffers {
+        Buffers { memory, pool: Arc::clone(self) }
     }
 
     /// Bytes of those that are not in use.
@@ -84,12 +90,34 @@ impl BufferPool {
         let memory = lock(&self.spare).pop();
         memory.is_some()
     }
+
+    /// Unregisters all that no copy needs, for whoever could have no memory of a device's otherwise; false when that would not help.
+    pub(crate) fn let_go(&self) -> bool {
+        let mut spare = lock(&self.spare);
+        let mut settled = lock(&self.settled);
+        let still: Vec<_> = settled.iter().filter_map(Weak::upgrade).collect();
+        let bytes: u64 = spare.iter().chain(&still).map(|memory| memory.range().bytes).sum();
+        if bytes < WORTH {
+            return false;
+        }
+        spare.clear();
+        settled.clear();
+        still.iter().for_each(|memory| memory.unregister());
+        true
+    }
 }
 
 /// Registered host memory of one chunk for each buffer; spare when this is dropped.
 pub(crate) struct Buffers {
-    memory: ManuallyDrop<Memory>,
+    memory: Arc<Memory>,
     pool: Arc<BufferPool>,
+}
+
+impl Buffers {
+    /// No copy is made from or to it any more, so that it need not stay registered.
+    pub(crate) fn settle(&self) {
+        lock(&self.pool.settled).push(Arc::downgrade(&self.memory));
+    }
 }
 
 impl Deref for Buffers {
@@ -102,9 +130,11 @@ impl Deref for Buffers {
 
 impl Drop for Buffers {
     fn drop(&mut self) {
-        // SAFETY: it is taken here only, and nobody looks at it after this.
-        let memory = unsafe { ManuallyDrop::take(&mut self.memory) };
-        lock(&self.pool.spare).push(memory);
+        let mut spare = lock(&self.pool.spare);
+        lock(&self.pool.settled).retain(|settled| !std::ptr::eq(settled.as_ptr(), &*self.memory));
+        if self.memory.registered.load(Ordering::Relaxed) {
+            spare.push(Arc::clone(&self.memory));
+        }
     }
 }
 
@@ -112,12 +142,14 @@ impl Drop for Buffers {
 pub(crate) struct Memory {
     address: *mut c_void,
     count: usize,
-    registered: bool,
+    registered: AtomicBool,
     backend: Arc<dyn Backend>,
 }
 
 // SAFETY: the memory belongs to the value alone and has no ties to a thread.
 unsafe impl Send for Memory {}
+// SAFETY: whoever writes to it has it alone, by agreement: one thread, or copies that somebody waits for.
+unsafe impl Sync for Memory {}
 
 impl Memory {
     fn map(backend: &Arc<dyn Backend>, count: usize) -> Result<Self, TransferError> {
@@ -134,7 +166,8 @@ impl Memory {
             )
         }
         .map_err(TransferError::Buffer)?;
-        let memory = Self { address, count, registered: false, backend: Arc::clone(backend) };
+        let registered = AtomicBool::new(false);
+        let memory = Self { address, count, registered, backend: Arc::clone(backend) };
         // In huge pages, and before the device library's locks are taken.
         // SAFETY: a mapping of our own; neither changes what is in it. Whoever registers it makes what is missing.
         unsafe {
@@ -187,11 +220,17 @@ impl Memory {
     }
 }
 
-impl Drop for Memory {
-    fn drop(&mut self) {
-        if self.registered {
+impl Memory {
+    fn unregister(&self) {
+        if self.registered.swap(false, Ordering::Relaxed) {
             let _ = self.backend.unregister_host(self.range());
         }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        self.unregister();
         // SAFETY: the mapping is ours, and no copy uses it: whoever made one has waited for it.
         let _ = unsafe { rustix::mm::munmap(self.address, self.count * CHUNK_SIZE) };
     }
@@ -218,6 +257,27 @@ mod tests {
         assert!(pool.give_back() && pool.give_back() && !pool.give_back());
         assert_eq!(pool.spare_bytes(), 0);
         assert!(backend.unregister_host(range).is_err(), "it is not registered any more");
+    }
+
+    #[test]
+    fn what_no_copy_needs_is_let_go_and_can_still_be_read() {
+        let backend: Arc<dyn Backend> = Arc::new(backend_soft::SoftBackend::default());
+        let pool = BufferPool::new(&backend);
+        let (copied, in_use) = (pool.take(120).unwrap(), pool.take(1).unwrap());
+        assert!(copied.write(5, &[7; 3]) && !pool.let_go(), "copies may be made still");
+        copied.settle();
+        drop(pool.take(5).unwrap());
+        assert!(!pool.let_go() && pool.spare_bytes() > 0, "so little is not worth it");
+        drop(pool.take(10).unwrap());
+        assert!(pool.let_go() && !pool.let_go());
+        assert_eq!(pool.spare_bytes(), 0);
+        assert!(backend.unregister_host(copied.range()).is_err(), "it is not registered any more");
+        let mut read = [0; 3];
+        assert!(copied.read(5, &mut read) && read == [7; 3]);
+        drop(copied);
+        assert_eq!(pool.spare_bytes(), 0, "nobody could copy to it");
+        drop(in_use);
+        assert_eq!(pool.spare_bytes(), CHUNK_SIZE as u64);
     }
 
     #[test]

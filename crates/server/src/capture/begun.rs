@@ -123,6 +123,7 @@ impl Session {
             taken.kept.written += item.planned().bytes;
         }
         taken.kept.written += self.read_variables(&mut taken.state, &mut readers)?;
+        taken.room.settle();
         Ok(taken)
     }
 

@@ -68,6 +68,11 @@ impl CopyRoom {
         Self { on_devices: DeviceSet::NONE, slices: Vec::new() }
     }
 
+    /// All copies are there, and none will be made any more.
+    pub(super) fn settle(&self) {
+        self.slices.iter().for_each(Buffers::settle);
+    }
+
     /// Bytes of each slice of the host's memory.
     pub(super) fn slices(&self) -> Vec<u64> {
         self.slices.iter().map(|slice| slice.range().bytes).collect()
@@ -186,10 +191,9 @@ impl Session {
     /// chunks. They get addresses.
     fn wanted_on_host(&self, device: usize, copies: bool) -> u64 {
         let Some(ctx) = self.context_on(device) else { return 0 };
-        let reserved = self
-            .devices
-            .get(device)
-            .is_some_and(|memory| memory.reserve_copies(self.config.layout.copies(device)).is_ok());
+        let reserved = self.devices.get(device).is_some_and(|memory| {
+            memory.reserve_copies(self.config.layout.copies(device), &self.buffers).is_ok()
+        });
         let arena = self.devices.get(device).map_or(0, |memory| memory.bytes_to_save());
         let pieces: u64 = lock(&self.virtual_memory)
             .pieces()
@@ -232,7 +236,7 @@ impl Session {
             let Some(memory) = self.devices.get(device) else { return Err(device) };
             let window = self.config.layout.copies(device);
             let range = Range { bytes: end.next_multiple_of(BLOCK_GRANULARITY), ..window };
-            let reserved = memory.reserve_copies(window);
+            let reserved = memory.reserve_copies(window, &self.buffers);
             let copies = match reserved.and_then(|()| DeviceCopies::map(&self.buffers, &item.ctx, range)) {
                 Ok(copies) => Arc::new(copies),
                 Err(error) => {

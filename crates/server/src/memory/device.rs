@@ -8,6 +8,7 @@ use super::ordered::StreamFrees;
 use super::placement::Home;
 use super::pool::{Pool, PoolKey};
 use super::regions::Regions;
+use crate::buffers::BufferPool;
 use crate::capture::DeviceCopies;
 use crate::failure::{self, Failure};
 use crate::lock;
@@ -71,6 +72,8 @@ struct Copies {
     /// Whether there are addresses for them.
     reserved: bool,
     newest: Weak<DeviceCopies>,
+    /// What others are copied to.
+    buffers: Option<Arc<BufferPool>>,
 }
 
 impl DeviceMemory {
@@ -375,12 +378,13 @@ impl DeviceMemory {
         self.live_bytes().saturating_sub(lock(&self.inner).excluded.bytes())
     }
 
-    /// Claims the addresses for copies, once.
+    /// Claims the addresses for copies, once. Those for which the device has no room go to `buffers`.
     ///
     /// # Errors
     /// The backend's, when they cannot be had.
-    pub(crate) fn reserve_copies(&self, window: Range) -> backend::Result<()> {
+    pub(crate) fn reserve_copies(&self, window: Range, buffers: &Arc<BufferPool>) -> backend::Result<()> {
         let mut copies = lock(&self.copies);
+        copies.buffers.get_or_insert_with(|| Arc::clone(buffers));
         if !copies.reserved {
             self.backend.reserve(window)?;
             copies.reserved = true;
@@ -403,9 +407,11 @@ impl DeviceMemory {
         self.copies().map_or(0, |copies| copies.bytes())
     }
 
-    /// Moves some copies to the host's memory; false when there are none here.
+    /// Moves some copies to the host's memory, or has what was registered for those there unregistered; false when none of it helps.
     fn give_up_copies(&self) -> bool {
+        let buffers = || lock(&self.copies).buffers.clone();
         self.copies().is_some_and(|copies| copies.give_up())
+            || buffers().is_some_and(|buffers| buffers.let_go())
     }
 
     /// Moves copies to the host's memory that are read in this context: it ends.
