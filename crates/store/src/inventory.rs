@@ -8,6 +8,8 @@ use crate::{Kept, KeptWhy, MediaError, ReadError, Store, WriteError, layout};
 
 /// The number of no pack.
 pub(crate) const NOWHERE: u32 = u32::MAX;
+/// The number of whichever pack, for who only asks whether there is one.
+const SOMEWHERE: u32 = 0;
 
 /// What images need. Manifests never change: who asks again and again reads each once.
 #[derive(Debug, Default)]
@@ -149,6 +151,28 @@ impl Inventory<'_> {
         self.lengths.get(&pack.id) == Some(&pack.file_len)
     }
 
+    /// Whether images need chunks that are in no pack that an index names and that is there: an index is missing, or a pack. Behind it each chunk says
+    /// whether it was found.
+    pub(crate) fn lacks(&mut self) -> bool {
+        let Self { indexes, lengths, needed, .. } = self;
+        needed.values_mut().for_each(|pack| *pack = NOWHERE);
+        let packs = indexes.iter().flat_map(|index| &index.packs);
+        for pack in packs.filter(|pack| lengths.get(&pack.id) == Some(&pack.file_len)) {
+            note_found(needed, pack);
+        }
+        self.lacks_still()
+    }
+
+    /// A pack has chunks that no index names.
+    pub(crate) fn found_in(&mut self, pack: &PackIndex) {
+        note_found(self.needed, pack);
+    }
+
+    /// Whether something has not been found yet.
+    pub(crate) fn lacks_still(&self) -> bool {
+        self.needed.values().any(|pack| *pack == NOWHERE)
+    }
+
     /// Those of the packs that were `written_anew` of which images need nothing that is not also in another one, which was not and so stays.
     pub(crate) fn replaced(&self, written_anew: impl Fn(&PackId) -> bool) -> HashSet<PackId> {
         let (old, others): (Vec<_>, Vec<_>) = self.packs().partition(|pack| written_anew(&pack.id));
@@ -161,5 +185,14 @@ impl Inventory<'_> {
         }
         let is_elsewhere = |pack: &&PackIndex| pack.entries.iter().all(|entry| !alone.contains(&entry.id));
         old.into_iter().filter(is_elsewhere).map(|pack| pack.id).collect()
+    }
+}
+
+/// What images need of a pack is found.
+fn note_found(needed: &mut HashMap<ChunkId, u32>, pack: &PackIndex) {
+    for entry in &pack.entries {
+        if let Some(found) = needed.get_mut(&entry.id) {
+            *found = SOMEWHERE;
+        }
     }
 }

@@ -205,12 +205,15 @@ impl Store {
             has.packs().filter(|pack| !may_go(pack)).map(|pack| pack.id).collect();
         let replaced = has.replaced(|pack| !unsettled.contains(pack) || sentences.is_condemned(pack));
         let mut unused = Unused::default();
-        let (mut named, mut kept) = (HashSet::new(), HashSet::new());
+        let named: HashSet<PackId> = has.packs().map(|pack| pack.id).collect();
+        // Asked only where what no index names may be what is lacking.
+        let has_others = has.lengths.keys().any(|pack| !named.contains(pack));
+        let lacks = has_others && has.lacks();
+        let mut kept = HashSet::new();
         // A pack that two indexes name is sentenced once.
         let mut sentenced: HashMap<PackId, bool> = HashMap::new();
         for mut index in std::mem::take(&mut has.indexes) {
             let before = index.packs.len();
-            named.extend(index.packs.iter().map(|pack| pack.id));
             // The manifest of a draft may come behind its index.
             if !sentences.is_alive(&index.image) {
                 index.packs.retain(|pack| {
@@ -233,17 +236,19 @@ impl Store {
                 unused.indexes.push(index);
             }
         }
-        if !has.lost.is_empty() {
-            if sentences.is_anybody_alive() {
-                return Err(Untold::Kept(KeptWhy::InUse.says(self.not_now(&has.lost))));
-            }
-            let indexes = self.indexes_anew(&has, &named)?;
+        if !has.lost.is_empty() && sentences.is_anybody_alive() {
+            return Err(Untold::Kept(KeptWhy::InUse.says(self.not_now(&has.lost))));
+        }
+        // Whose a pack is that no index names is not known beside drafts: what may be an image's stays until they have ended.
+        let all_others_stay = lacks && sentences.is_anybody_alive();
+        if !has.lost.is_empty() || lacks && !all_others_stay {
+            let indexes = self.indexes_anew(&mut has, &named)?;
             kept.extend(indexes.iter().flat_map(|index| &index.packs).map(|pack| pack.id));
             unused.indexes.extend(indexes);
         }
-        // Packs that no index names are of a writer that was killed between two steps.
+        // Other packs that no index names are of a writer that was killed between two steps.
         for (pack, len) in has.lengths.into_iter().filter(|(id, _)| !kept.contains(id)) {
-            if named.contains(&pack) || sentences.unnamed_goes(pack) {
+            if named.contains(&pack) || !all_others_stay && sentences.unnamed_goes(pack) {
                 unused.packs.push(pack);
                 unused.bytes += len;
             }
@@ -251,22 +256,33 @@ impl Store {
         Ok(unused)
     }
 
-    /// What is to be in the place of damaged indexes: the first names all packs that are needed and that they may have named, as their trailers
-    /// have it, so that the others need not be. Why not, where a pack does not say what it holds.
-    fn indexes_anew(&self, has: &Inventory, named: &HashSet<PackId>) -> Result<Vec<Index>, Untold> {
+    /// What is to be in the place of damaged indexes, or beside the others where one is missing: one names all packs that are needed and that no other
+    /// does, as their trailers have it, so that the other damaged ones need not be. Why not, where what is lacking may be in a pack that does not say what it
+    /// holds.
+    fn indexes_anew(&self, has: &mut Inventory, named: &HashSet<PackId>) -> Result<Vec<Index>, Untold> {
         // Of those that cannot be opened there is no length.
         let names = self.on("list", layout::PACKS, |media| media.list(layout::PACKS))?;
-        let mut packs = Vec::new();
+        let (mut packs, mut mute) = (Vec::new(), None);
         for id in names.iter().filter_map(|name| layout::pack_of(name)).filter(|id| !named.contains(id)) {
             let path = layout::pack(id);
-            let (_, pack) = whole_pack(self, &path, id).map_err(|error| {
-                Untold::Kept(KeptWhy::Unreadable.says(self.not_anew(&has.lost, &path, &error)))
-            })?;
-            if has.needs(&pack) {
-                packs.push(pack);
+            match whole_pack(self, &path, id) {
+                Ok((_, pack)) if has.needs(&pack) => {
+                    has.found_in(&pack);
+                    packs.push(pack);
+                }
+                Ok(_) => {}
+                Err(error) => mute = mute.or(Some((path, error))),
             }
         }
-        Ok(has.lost.iter().map(|image| Index { image: *image, packs: std::mem::take(&mut packs) }).collect())
+        if let Some((path, error)) = mute.filter(|_| !has.lost.is_empty() || has.lacks_still()) {
+            return Err(Untold::Kept(KeptWhy::Unreadable.says(self.not_anew(&has.lost, &path, &error))));
+        }
+        let mut images = has.lost.clone();
+        if images.is_empty() && !packs.is_empty() {
+            // As a copier's: it is no image's own.
+            images.push(ImageId(self.on("find an id in", layout::INDEX, |_| random_id())?));
+        }
+        Ok(images.into_iter().map(|image| Index { image, packs: std::mem::take(&mut packs) }).collect())
     }
 
     /// Damaged indexes, as the user knows them.
@@ -283,8 +299,15 @@ impl Store {
         )
     }
 
-    /// Why damaged indexes cannot be written anew.
+    /// Why damaged or missing indexes cannot be written anew.
     fn not_anew(&self, lost: &[ImageId], pack: &str, error: &io::Error) -> String {
+        let index = match lost {
+            [] => format!(
+                "an index is missing from {}, as images need chunks that none there names,",
+                self.media().full_path(layout::INDEX).display()
+            ),
+            lost => format!("{} is damaged", self.shown(lost)),
+        };
         let pack = self.media().full_path(pack).display().to_string();
         // What cannot be had now may be whole.
         let (what, rescue) = if is_unread(error) {
@@ -293,9 +316,7 @@ impl Store {
             ("is damaged, too", "bring one of them back from a copy")
         };
         format!(
-            "{} is damaged and cannot be written anew from the packs, since {} {what}: {error}; nothing else is freed; {rescue}, or {}",
-            self.shown(lost),
-            pack,
+            "{index} and cannot be written anew from the packs, since {pack} {what}: {error}; nothing else is freed; {rescue}, or {}",
             self.way_out()
         )
     }

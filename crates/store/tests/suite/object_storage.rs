@@ -74,6 +74,7 @@ fn what_is_so_of_a_folder_is_so_of_a_bucket() {
     removing::pruning_keeps_the_newest(medium(&server, "e"));
     condemned::room_comes_back_beside_checkpoints(medium(&server, "f"));
     repacking::a_pack_of_which_little_is_needed_goes_on(medium(&server, "g"));
+    removing::nothing_goes_that_a_missing_index_may_have_named_on(medium(&server, "h"));
     // Nothing is left of what they did but what a store has, and none knows of another.
     let objects = server.objects().unwrap();
     let left: Vec<_> =

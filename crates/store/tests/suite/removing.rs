@@ -11,7 +11,7 @@ use crate::support::sample::{assert_sample, checkpoint, manifest, objects, optio
 use crate::support::sim::{Sim, Unsynced};
 use image::{Compress, ImageId, Index};
 use store::media::Media;
-use store::{ChunkWriter, Draft, FindError, Keep, Pruned, Store, WriteOptions};
+use store::{ChunkWriter, Draft, FindError, Keep, KeptWhy, Pruned, Store, WriteOptions};
 
 fn open(medium: &Sim) -> Store {
     Store::open_media(Arc::new(medium.clone())).unwrap()
@@ -225,6 +225,85 @@ fn a_damaged_index_is_written_anew_from_the_packs() {
             }
         }
     }
+}
+
+/// What no index names may be what an image needs.
+#[test]
+fn a_missing_index_is_written_anew_from_the_packs() {
+    let (medium, _, images) = three();
+    let indexes = medium.list("index").unwrap();
+    for missing in [&indexes[..1], &indexes[1..2], &indexes[..]] {
+        let medium = medium.copy();
+        missing.iter().for_each(|index| medium.remove(&format!("index/{index}")).unwrap());
+        let medium = medium.copy();
+        let store = open(&medium);
+        let planned = store.would_remove(&images[2..]).unwrap();
+        let removal = store.remove(&images[2..]).unwrap();
+        assert!(removal.freed > 0 && removal.kept.is_none(), "{missing:?}: {removal:?}");
+        assert_eq!(removal, planned);
+        let end = medium.operations();
+        assert_eq!(assert_sound(&store), [0, 1].into(), "{missing:?}");
+        assert_tidy(&medium, &store);
+        for cut in 0..=end {
+            for unsynced in [Unsynced::Lost, Unsynced::Mixed(cut as u64)] {
+                let after = medium.after_crash(cut, unsynced);
+                let store = open(&after);
+                store.remove(&[]).unwrap();
+                assert!(assert_sound(&store).is_superset(&[0, 1].into()), "cut {cut}, {unsynced:?}");
+                assert_tidy(&after, &store);
+            }
+        }
+    }
+}
+
+#[test]
+fn nothing_goes_that_a_missing_index_may_have_named() {
+    nothing_goes_that_a_missing_index_may_have_named_on(Arc::new(Sim::default()));
+}
+
+/// The same on any medium: beside a checkpoint all stays, and behind it what is needed.
+pub fn nothing_goes_that_a_missing_index_may_have_named_on(medium: Arc<dyn Media>) {
+    let (store, images) = three_on(medium.clone());
+    for index in medium.list("index").unwrap() {
+        medium.remove(&format!("index/{index}")).unwrap();
+    }
+    let before = pack_bytes(&*medium);
+    let draft = store.begin().unwrap();
+    let packs = write(&draft, 7).unwrap();
+    for _ in 0..2 {
+        assert_eq!((store.remove(&[]).unwrap().freed, store.would_remove(&[]).unwrap().freed), (0, 0));
+    }
+    assert!(pack_bytes(&*medium) >= before);
+    draft.publish(manifest("job", 7), packs).unwrap();
+    let keep = Keep { last: 2, ..Keep::default() };
+    let pruned = store.prune(None, &keep, |gone| store.remove(gone)).unwrap();
+    // The images of which no index was there are not counted, and whole again by that; at the oldest nobody looks.
+    assert_eq!((pruned.removal.images.len(), pruned.lacking.len()), (0, 2));
+    assert_eq!(assert_sound(&store), [0, 1, 2, 7].into());
+    assert!(store.remove(&images[..1]).unwrap().freed > 0);
+    assert_eq!(assert_sound(&store), [1, 2, 7].into());
+    assert_tidy(&*medium, &store);
+}
+
+#[test]
+fn what_may_be_in_a_pack_that_does_not_say_it_stays() {
+    let (medium, store, images) = three();
+    let own = packs_of(&medium, &images[1]);
+    medium.remove(&format!("index/{}.idx", images[1])).unwrap();
+    let flip = |bytes: &mut Vec<u8>| *bytes.last_mut().unwrap() ^= 1;
+    medium.tamper(&own[0], flip);
+    let before = pack_bytes(&medium);
+    for removal in [store.remove(&images[2..]).unwrap(), store.would_remove(&[]).unwrap()] {
+        let kept = removal.kept.unwrap();
+        assert_eq!((removal.freed, pack_bytes(&medium), kept.why), (0, before, KeptWhy::Unreadable));
+        for word in ["an index is missing from /sim/index,", &own[0], "`dormouse copy /sim/ NEWSTORE`"] {
+            assert!(kept.message.contains(word), "{word}: {kept}");
+        }
+    }
+    // What nobody needs stands in no one's way.
+    assert!(store.remove(&images[1..2]).unwrap().freed > 0);
+    assert_eq!(assert_sound(&store), [0].into());
+    assert_tidy(&medium, &store);
 }
 
 #[test]
