@@ -19,6 +19,16 @@ struct Area {
             for (size_t i = 1; i < PAGE / 4 - 1; i++) words[page * (PAGE / 4) + i] = guest::mix(page, i);
     }
 
+    // Whether pages from that number on are as they were made.
+    static bool is_fresh(const uint32_t *words, size_t bytes, size_t first) {
+        for (size_t page = 0; page < bytes / PAGE; page++, words += PAGE / 4) {
+            if (words[0] || words[PAGE / 4 - 1]) return false;
+            for (size_t i = 1; i < PAGE / 4 - 1; i++)
+                if (words[i] != guest::mix(first + page, i)) return false;
+        }
+        return true;
+    }
+
     bool advance() {
         bool same = true;
         for (size_t page = 0; page < pages; page++) {

@@ -2,6 +2,7 @@
  *
  *   stopped  a child that has been stopped by a signal, and stays so until the end
  *   huge     private huge pages (MAP_HUGETLB), which the machine must have
+ *   many     hundreds of files in memory that have no names, half of them deleted, half memory files
  *   segment  System V shared memory, which goes with the process
  *   vforked  a parent that waits so many seconds for a child of vfork, and then works for eight
  *
@@ -38,6 +39,34 @@ static uint32_t *segment(void) {
     void *at = id < 0 ? (void *)-1 : shmat(id, NULL, 0);
     require(at != (void *)-1 && shmctl(id, IPC_RMID, NULL) == 0, "no segment");
     return at;
+}
+
+#define FILES 300
+#define FILE_BYTES (1u << 20)
+
+static int files[FILES];
+
+static void make_files(void) {
+    static uint32_t contents[FILE_BYTES / sizeof(uint32_t)];
+    for (uint32_t number = 0; number < FILES; number++) {
+        char path[] = "/dev/shm/odd_processes-XXXXXX";
+        int is_deleted = number % 2, fd = is_deleted ? mkstemp(path) : memfd_create("odd", 0);
+        require(fd >= 0 && (!is_deleted || unlink(path) == 0), "no file");
+        for (uint32_t i = 0; i < FILE_BYTES / sizeof(uint32_t); i++) contents[i] = i * 2654435761u + number;
+        /* With a hole before. */
+        require(pwrite(fd, contents, FILE_BYTES, 3 * FILE_BYTES) == FILE_BYTES, "a file is not written");
+        files[number] = fd;
+    }
+}
+
+static void check_files(void) {
+    static uint32_t contents[FILE_BYTES / sizeof(uint32_t)];
+    for (uint32_t number = 0; number < FILES; number++) {
+        require(pread(files[number], contents, FILE_BYTES, 3 * FILE_BYTES) == FILE_BYTES, "a file is short");
+        for (uint32_t i = 0; i < FILE_BYTES / sizeof(uint32_t); i++)
+            require(contents[i] == i * 2654435761u + number, "a file is not what it was");
+        require(pread(files[number], contents, FILE_BYTES, 0) == FILE_BYTES && contents[0] == 0, "a hole has something in it");
+    }
 }
 
 static void fill(uint32_t *words, uint32_t seed) {
@@ -85,6 +114,7 @@ int main(int argc, char **argv) {
     pid_t stopped = strcmp(sort, "stopped") == 0 ? stopped_child() : 0;
     uint32_t *words = strcmp(sort, "segment") == 0 ? segment() : memory(strcmp(sort, "huge") == 0 ? MAP_HUGETLB : 0);
     fill(words, 1);
+    if (strcmp(sort, "many") == 0) make_files();
     if (strcmp(sort, "vforked") == 0) {
         printf("ready\n");
         pid_t child = vfork();
@@ -101,6 +131,7 @@ int main(int argc, char **argv) {
         printf("ready\n");
         work(words, seconds);
     }
+    if (strcmp(sort, "many") == 0) check_files();
     if (stopped) {
         int status;
         require(waitpid(stopped, &status, WNOHANG | WCONTINUED) == 0, "the child goes on");

@@ -1,4 +1,4 @@
-// Shared memory without a name, all of which changes in every step: anonymous (a child has its own part of it, and of some the end is unmapped), memory
+// Shared memory without a name, all of which changes in every step: anonymous (a child has its own part of it, and of some the end is unmapped meanwhile), memory
 // files, and a deleted file of /dev/shm, with holes and an end that is no whole page. Each step finds what the one before has left, or says so.
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -92,6 +92,10 @@ int main(int argc, char **argv) {
         CUDA(cudaMemcpy(&sum, word, sizeof sum, cudaMemcpyDeviceToHost));
         if (guest::report_at(step, steps)) printf("step %d sum %08x\n", step, sum);
     }
+    // What nobody had mapped is as it was, too.
+    void *whole = mremap(shorter.words, bytes, 2 * bytes, MREMAP_MAYMOVE);
+    guest::require(whole != MAP_FAILED, "it stays unmapped", steps);
+    guest::require(Area::is_fresh(static_cast<uint32_t *>(whole) + bytes / 4, bytes, shorter.pages), "its end is not what it was", steps);
     close(ends[1]);
     int status;
     guest::require(waitpid(child, &status, 0) == child && status == 0, "the child's memory is not what it was", steps);

@@ -23,8 +23,9 @@ const HUGE: u64 = 2 << 20;
 const BUFFER: usize = 256 << 10;
 /// The most files whose memory is made beforehand: each takes a mapping.
 const READY_MAX: usize = 8 << 10;
-/// Folders deeper than that have files that are made when they are copied.
+/// What lies deeper than that, or behind so many others, is made when it is copied.
 const DEPTH_MAX: u32 = 16;
+const SEEN_MAX: usize = 64 << 10;
 /// Files that are open at a time, twice.
 const OPEN_MAX: usize = 256;
 /// More threads than this are in each other's way.
@@ -97,13 +98,14 @@ impl Room {
     /// Makes the memory that copies of files need which there are now. What cannot be had, or has gone meanwhile, is made when it is copied.
     pub(super) fn make_ready(&mut self, dir: &Path) {
         let mut new = Vec::new();
-        for (path, from) in shared_files(dir) {
-            match self.memory_for(&path, &from) {
+        for_each_long_file(dir, |path, from| {
+            match self.memory_for(&path, from) {
                 Ok(Some((memory, runs))) => new.push((path, memory, runs)),
                 Ok(None) => {}
                 Err(error) => tracing::debug!(%error, "{} is made when it is copied", path.display()),
             }
-        }
+            self.ready.len() + new.len() < READY_MAX
+        });
         let runs: Vec<_> =
             new.iter().flat_map(|(_, memory, runs)| runs.iter().map(move |run| (memory, *run))).collect();
         let make = |(memory, (first, bytes)): (&MmapMut, (usize, usize))| {
@@ -121,9 +123,7 @@ impl Room {
     /// A file as long as another one, mapped, and what is in that; nothing if there is one.
     fn memory_for(&self, path: &Path, from: &File) -> io::Result<Option<(MmapMut, Runs)>> {
         let len = from.metadata()?.len();
-        if self.ready.len() >= READY_MAX
-            || self.ready.get(path).is_some_and(|memory| memory.len() as u64 == len)
-        {
+        if self.ready.get(path).is_some_and(|memory| memory.len() as u64 == len) {
             return Ok(None);
         }
         let to = self.path().join(path);
@@ -155,11 +155,30 @@ impl Room {
     /// When they cannot be read, or memory is short.
     pub fn copy(&mut self, dir: &Path, entries: &[Entry]) -> io::Result<()> {
         let to = self.path();
-        for entry in entries.iter().filter(|entry| entry.kind == EntryKind::Folder) {
-            fs::create_dir_all(to.join(&entry.path))?;
+        for entry in entries {
+            self.clear(entry)?;
+            if entry.kind == EntryKind::Folder {
+                fs::create_dir_all(to.join(&entry.path))?;
+            }
         }
         let files: Vec<_> = entries.iter().filter(|entry| entry.kind == EntryKind::File).collect();
         files.chunks(OPEN_MAX).try_for_each(|files| self.copy_files(dir, files))
+    }
+
+    /// Removes what was made ready for a file where there is something else now.
+    fn clear(&mut self, entry: &Entry) -> io::Result<()> {
+        let there = self.path().join(&entry.path);
+        match (fs::symlink_metadata(&there), entry.kind == EntryKind::Folder) {
+            (Ok(meta), false) if meta.is_dir() => {
+                self.ready.retain(|path, _| !path.starts_with(&entry.path));
+                fs::remove_dir_all(there)
+            }
+            (Ok(meta), true) if !meta.is_dir() => {
+                self.ready.remove(&entry.path);
+                fs::remove_file(there)
+            }
+            _ => Ok(()),
+        }
     }
 
     fn copy_files(&mut self, dir: &Path, entries: &[&Entry]) -> io::Result<()> {
@@ -230,16 +249,20 @@ impl Run<'_> {
     }
 }
 
-/// Files in `dir` that have much in them, the job's `/dev/shm` among them, but for shadows of managed memory, which are empty when the job stands still. The job runs, and may put
-/// anything at any path at any moment: nothing is opened before it is known to be a file of this mount's.
-fn shared_files(dir: &Path) -> Vec<(PathBuf, File)> {
+/// Calls `each` with files in `dir` that have much in them, the job's `/dev/shm` among them, but for shadows of managed memory, which are empty when the job stands still; as long as
+/// it answers that it wants more. The job runs, and may put anything at any path at any moment: nothing is opened before it is known to be a file of this mount's.
+fn for_each_long_file(dir: &Path, mut each: impl FnMut(PathBuf, &File) -> bool) {
     let Ok(root) = rustix::fs::open(dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
     else {
-        return Vec::new();
+        return;
     };
-    let (mut found, mut folders) = (Vec::new(), vec![(PathBuf::new(), 0)]);
+    let (mut folders, mut seen) = (vec![(PathBuf::new(), 0)], 0);
     while let Some((folder, depth)) = folders.pop() {
         for name in names(&root, &folder) {
+            seen += 1;
+            if seen > SEEN_MAX {
+                return;
+            }
             let path = folder.join(&name);
             let Ok(it) = beneath(&root, &path, OFlags::PATH).map(File::from) else { continue };
             let Ok(meta) = it.metadata() else { continue };
@@ -248,12 +271,13 @@ fn shared_files(dir: &Path) -> Vec<(PathBuf, File)> {
                 folders.push((path, depth + 1));
             } else if meta.is_file() && meta.blocks() * 512 >= LONG && !is_shadow {
                 // That one, whatever lies at its path now.
-                found
-                    .extend(File::open(format!("/proc/self/fd/{}", it.as_raw_fd())).map(|file| (path, file)));
+                let Ok(file) = File::open(format!("/proc/self/fd/{}", it.as_raw_fd())) else { continue };
+                if !each(path, &file) {
+                    return;
+                }
             }
         }
     }
-    found
 }
 
 /// What is in a folder; nothing if it is none.

@@ -121,6 +121,26 @@ mod tests {
         assert!(now != before && save_small(&dir, &store) == now);
     }
 
+    /// What was made ready for a file is in the way of a folder that has its name now, and the other way round.
+    #[test]
+    fn names_may_mean_something_else_by_the_time() {
+        let tmpfs = host::Scratch::create(64 << 20).unwrap();
+        let dir = tmpfs.path();
+        let long = vec![5; 5 << 20];
+        fs::create_dir_all(dir.join("dev/shm/folder")).unwrap();
+        fs::write(dir.join("dev/shm/file"), &long).unwrap();
+        fs::write(dir.join("dev/shm/folder/in"), &long).unwrap();
+        let mut room = Room::make(None, &dir, 32 << 20, 0).unwrap();
+        assert_eq!(room.bytes(), 10 << 20, "at any depth");
+        fs::remove_dir_all(dir.join("dev/shm/folder")).unwrap();
+        fs::rename(dir.join("dev/shm/file"), dir.join("dev/shm/folder")).unwrap();
+        fs::create_dir(dir.join("dev/shm/file")).unwrap();
+        fs::write(dir.join("dev/shm/file/in"), b"short").unwrap();
+        room.copy(&dir, &folder::entries(&dir).unwrap()).unwrap();
+        assert!(fs::read(room.path().join("dev/shm/folder")).unwrap() == long);
+        assert_eq!(fs::read(room.path().join("dev/shm/file/in")).unwrap(), b"short");
+    }
+
     fn small(dir: &Path) -> Room {
         let mut room = Room::of(1 << 20).unwrap();
         room.make_ready(dir);

@@ -18,6 +18,36 @@ struct Head {
     /// Whether its contents are chunks, each with its place; before CRIU 3.15 they lie there as they are.
     #[prost(bool, optional, tag = "9")]
     in_chunks: Option<bool>,
+    /// Bytes.
+    #[prost(uint64, optional, tag = "10")]
+    size: Option<u64>,
+}
+
+/// A file of whose contents nothing is there yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ghost {
+    /// The kernel's number of the file system, as CRIU writes it.
+    pub device: u32,
+    /// The file's number there.
+    pub inode: u64,
+    /// Bytes: what a restart makes of it.
+    pub size: u64,
+}
+
+impl Ghost {
+    /// What an image is of that has a head and nothing behind it.
+    #[must_use]
+    pub fn of(image: &[u8]) -> Option<Self> {
+        let (head, rest) = message(image.get(MAGIC..)?)?;
+        let head = Head::decode(head).ok().filter(|head| rest.is_empty() && head.in_chunks == Some(true))?;
+        Some(Self { device: head.device?, inode: head.inode?, size: head.size? })
+    }
+}
+
+/// A file system's number as CRIU writes it.
+#[must_use]
+pub fn device(device: u64) -> u32 {
+    rustix::fs::major(device) << 20 | rustix::fs::minor(device)
 }
 
 /// Before a part of the contents.
@@ -27,19 +57,6 @@ struct Chunk {
     bytes: u64,
     #[prost(uint64, required, tag = "2")]
     offset: u64,
-}
-
-/// Whether this is the image of that file, with its head and nothing behind it.
-#[must_use]
-pub fn is_without_contents(image: &[u8], (device, inode): (u64, u64)) -> bool {
-    let head = || {
-        let (head, rest) = message(image.get(MAGIC..)?)?;
-        Head::decode(head).ok().filter(|_| rest.is_empty())
-    };
-    let inner = rustix::fs::major(device) << 20 | rustix::fs::minor(device);
-    head().is_some_and(|head| {
-        head.in_chunks == Some(true) && head.inode == Some(inode) && head.device == Some(inner)
-    })
 }
 
 /// What stands before these bytes of the file.
@@ -55,22 +72,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_known_by_its_numbers() {
+    fn what_is_without_contents_is_known() {
         let image = |head: &Head| {
             let mut image = vec![7; MAGIC];
             append(&mut image, head);
             image
         };
-        let device = rustix::fs::makedev(3, 700);
-        let head = Head { device: Some(3 << 20 | 700), inode: Some(5), in_chunks: Some(true) };
-        assert!(is_without_contents(&image(&head), (device, 5)));
-        assert!(!is_without_contents(&image(&head), (device, 6)));
-        assert!(!is_without_contents(&image(&head), (device + 1, 5)));
-        assert!(!is_without_contents(&image(&Head { in_chunks: None, ..head.clone() }), (device, 5)));
+        let head = Head { device: Some(3 << 20 | 700), inode: Some(5), in_chunks: Some(true), size: Some(9) };
+        let known = Ghost { device: device(rustix::fs::makedev(3, 700)), inode: 5, size: 9 };
+        assert_eq!(Ghost::of(&image(&head)), Some(known));
+        assert_eq!(Ghost::of(&image(&Head { in_chunks: None, ..head.clone() })), None);
         let contents = [image(&head), before(&(4096..8192))].concat();
-        assert!(!is_without_contents(&contents, (device, 5)));
+        assert_eq!(Ghost::of(&contents), None);
         for length in 0..image(&head).len() {
-            assert!(!is_without_contents(&image(&head)[..length], (device, 5)), "{length}");
+            assert_eq!(Ghost::of(&image(&head)[..length]), None, "{length}");
         }
     }
 }

@@ -2,6 +2,7 @@
 
 pub mod ghost;
 pub(crate) mod log;
+pub mod memfd;
 pub mod mounts;
 pub mod pagemap;
 pub mod probe;

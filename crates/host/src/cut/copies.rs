@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use super::withheld::{FILE, Ranges, Unheard, Withheld};
+use super::withheld::{FILE, FILES, Ranges, Unheard, Withheld};
 use crate::pagescan;
 use crate::tasks::{OuterPid, private_range};
 
@@ -66,6 +66,8 @@ pub(super) struct Duties {
     pub(super) copies: bool,
     /// Keep private memory from CRIU.
     pub(super) withholds: bool,
+    /// And files in memory that have no names.
+    pub(super) files: bool,
 }
 
 /// What was seen of the processes' private memory while CRIU dumped them, in order.
@@ -86,6 +88,7 @@ pub(super) struct Plugin {
     /// None once CRIU has it alone.
     theirs: Option<UnixStream>,
     withheld: Option<Withheld>,
+    withholds_files: bool,
     listening: Option<Listening>,
     heard: Option<BufReader<UnixStream>>,
     /// Copies that are of no use. The job's init collects them when it goes on.
@@ -99,17 +102,19 @@ impl Plugin {
         let reader = BufReader::new(ours.try_clone()?);
         let listen = move || before_the_dump(reader);
         let listening = Some(thread::Builder::new().name("copies".into()).spawn(listen)?);
-        Ok(Self { ours, theirs: Some(theirs), withheld, listening, heard: None, lost: Vec::new() })
+        let (theirs, withholds_files) = (Some(theirs), duties.files);
+        Ok(Self { ours, theirs, withheld, withholds_files, listening, heard: None, lost: Vec::new() })
     }
 
     /// What CRIU has to know of it.
     pub(super) fn environment(&self) -> Vec<(&'static str, OsString)> {
         let socket = self.theirs.as_ref().map(|theirs| (SOCKET, theirs.as_raw_fd().to_string().into()));
         let file = self.withheld.as_ref().map(|withheld| (FILE, withheld.number().into()));
+        let files = self.withholds_files.then(|| (FILES, "1".into()));
         let preloaded = file.as_ref().and_then(|_| Some((PRELOADED, withholds()?.into())));
         let folder = plugins().map(|folder| (PLUGINS, folder.into()));
         let us = Some((STARTED_BY, std::process::id().to_string().into()));
-        [socket, file, preloaded, folder, us].into_iter().flatten().collect()
+        [socket, file, files, preloaded, folder, us].into_iter().flatten().collect()
     }
 
     /// What CRIU gets.
@@ -319,7 +324,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    const COPIES: Duties = Duties { copies: true, withholds: false };
+    const COPIES: Duties = Duties { copies: true, withholds: false, files: false };
 
     #[test]
     fn what_children_do_not_have_is_found() {

@@ -13,6 +13,7 @@ use prost::Message;
 
 use super::copies::{self, Duties, Plugin};
 use super::left_out::LeftOut;
+use super::nameless;
 use super::record::{self, HostRecord, MountRecord, TaskRecord};
 use super::room::CopyRoom;
 use super::setback::Setback;
@@ -106,6 +107,9 @@ pub enum DumpError {
     /// A file could not be saved.
     #[error(transparent)]
     File(#[from] FileError),
+    /// Files in memory that have no names are not in CRIU's images as they should be.
+    #[error("cannot dump the job: copying its shared memory: {0}")]
+    Nameless(io::Error),
     /// Something on this side failed.
     #[error("cannot dump the job: {what}: {source}")]
     Io {
@@ -122,9 +126,17 @@ pub enum MemoryWay {
     /// CRIU writes it to the images.
     Written,
     /// It is copied while the job stands still.
-    Copied(CopyRoom),
+    Copied {
+        /// Room for it.
+        private: CopyRoom,
+        /// Room for the files.
+        shared: CopyRoom,
+    },
     /// It is read from copies of the processes when the job has gone on.
-    Forked(CopyRoom),
+    Forked {
+        /// Room for the files.
+        shared: CopyRoom,
+    },
 }
 
 /// A CRIU that is about to dump a job. Dropped, it ends; the job has not noticed.
@@ -209,13 +221,14 @@ impl Job {
         }
         let is_asked = goes_on && !self.forking.is_passed_over();
         let forks = is_asked && copies::plugins().is_some() && self.may_fork();
-        let shared = if is_noted { 0 } else { self.nameless_files() };
-        let copied = if forks { shared } else { bytes.saturating_add(shared) };
-        match CopyRoom::new(usize::try_from(copied).unwrap_or(usize::MAX)) {
-            Ok(room) => {
-                room.populate();
-                if forks { MemoryWay::Forked(room) } else { MemoryWay::Copied(room) }
-            }
+        let shared =
+            if is_noted || self.withholding_files.is_passed_over() { 0 } else { self.nameless_files() };
+        let way = CopyRoom::made_for(shared).and_then(|shared| match forks {
+            true => Ok(MemoryWay::Forked { shared }),
+            false => CopyRoom::made_for(bytes).map(|private| MemoryWay::Copied { private, shared }),
+        });
+        match way {
+            Ok(way) => way,
             Err(error) => {
                 tracing::info!(%error, "there are no addresses for a copy of the job's memory");
                 MemoryWay::Written
@@ -291,8 +304,9 @@ impl Job {
         let settings = format!("/proc/self/fd/{}/{SETTINGS}", work_dir.as_raw_fd());
 
         let is_left_out = !matches!(memory, MemoryWay::Written);
-        let duties =
-            Duties { copies: matches!(memory, MemoryWay::Forked(_)), withholds: is_left_out && withholds };
+        let withholds = is_left_out && withholds;
+        let files = withholds && !self.withholding_files.is_passed_over();
+        let duties = Duties { copies: matches!(memory, MemoryWay::Forked { .. }), withholds, files };
         let plugin = (duties.copies || duties.withholds).then(|| Plugin::new(duties)).transpose();
         let plugin = plugin.map_err(failed(COPYING))?;
         let passed = [images_dir.as_fd(), work_dir.as_fd(), nobody.as_fd()];
@@ -415,23 +429,28 @@ impl Job {
         let mut plugin = frozen.plugin.take();
         frozen.left_out = thread::scope(|scope| {
             let taking = thread::Builder::new().spawn_scoped(scope, || {
-                let unheard = plugin.as_mut().map_or_else(|| Ok(Unheard::default()), Plugin::withheld)?;
+                let unheard = plugin.as_mut().map_or_else(|| Ok(Unheard::default()), Plugin::withheld);
+                let unheard = unheard.map_err(failed(COPYING))?;
                 if duties.withholds && unheard.pages.is_empty() {
                     tracing::info!("CRIU has heard of the job's memory all the same, and written it");
                     self.withholding.failed();
                 } else if duties.withholds {
                     self.withholding.worked();
                 }
+                let shared = nameless::lacking(images, unheard.files).map_err(DumpError::Nameless)?;
+                if duties.files {
+                    self.withholding_files.worked();
+                }
                 let excludes = self.tmpfs().path().join(EXCLUDES).exists();
                 let seen = || {
                     let seen = plugin.as_mut().map_or_else(|| Ok(copies::Seen::default()), Plugin::dumped);
                     seen.map(|seen| if excludes { seen } else { seen.with_nothing_excluded() })
                 };
-                LeftOut::taken(images, &tasks, memory, unheard, seen)
+                LeftOut::taken(images, &tasks, memory, (unheard.pages, shared), seen).map_err(failed(COPYING))
             });
             let taking = taking.map_err(failed(COPYING))?;
             frozen.fill_record(images, options, &tasks)?;
-            taking.join().unwrap_or(Err(io::ErrorKind::Other.into())).map_err(failed(COPYING))
+            taking.join().unwrap_or_else(|_| Err(failed(COPYING)(io::ErrorKind::Other.into())))
         })?;
         // Nobody is copied of whom nothing is left.
         frozen.plugin =
@@ -525,13 +544,17 @@ impl<'a> ReadyDump<'a> {
         let Self { job, criu, images, options, memory, withholds, started } = self;
         let other_way = match memory {
             MemoryWay::Written => None,
-            MemoryWay::Copied(_) => Some(&job.leaving_out),
-            MemoryWay::Forked(_) => Some(&*job.forking),
+            MemoryWay::Copied { .. } => Some(&job.leaving_out),
+            MemoryWay::Forked { .. } => Some(&*job.forking),
         };
-        [&job.leaving_out, &job.withholding, &job.forking].into_iter().for_each(Setback::dumping);
+        let ways = [&job.leaving_out, &job.withholding, &job.withholding_files, &*job.forking];
+        ways.into_iter().for_each(Setback::dumping);
         match (job.dump_with(&criu, started, &images, &options, (memory, withholds)), other_way) {
             // Not every CRIU and kernel can leave memory out.
-            (Err(error @ (DumpError::Refused { .. } | DumpError::Io { .. })), Some(other_way)) => {
+            (
+                Err(error @ (DumpError::Refused { .. } | DumpError::Io { .. } | DumpError::Nameless(_))),
+                Some(other_way),
+            ) => {
                 let emptied = fs::read_dir(&images)
                     .and_then(|mut entries| entries.try_for_each(|entry| fs::remove_file(entry?.path())));
                 emptied.map_err(failed("emptying the images' folder"))?;
@@ -539,7 +562,10 @@ impl<'a> ReadyDump<'a> {
                 let started = job.start_criu(&criu, &images, &options, (&written.0, written.1), job.seen()?);
                 let frozen = job.dump_with(&criu, started, &images, &options, written)?;
                 tracing::info!(%error, "{ANOTHER_WAY}");
-                other_way.failed();
+                match error {
+                    DumpError::Nameless(_) => job.withholding_files.failed(),
+                    _ => other_way.failed(),
+                }
                 Ok(frozen)
             }
             // Whether copies of the processes are good for something is seen when they have been read.

@@ -20,10 +20,10 @@ use std::time::Duration;
 use super::chunks::{WINDOW, chunks};
 use super::copies::{Copy, Seen};
 use super::dump::MemoryWay;
-use super::nameless::{self, Lacking};
+use super::nameless::Lacking;
 use super::room::{CopyRoom, Parts};
 use super::setback::Setback;
-use super::withheld::{Ranges, Unheard};
+use super::withheld::Ranges;
 use crate::criu::pagemap::{Pagemap, Run};
 use crate::memory;
 use crate::tasks::{InnerPid, OuterPid, Task};
@@ -73,34 +73,36 @@ enum Piece {
 }
 
 impl LeftOut {
-    /// What a dump into `images` has left out of `tasks`, which stand still, and what it has not heard of: copied, or but for what copies of the
-    /// processes will have. `seen` is what was seen of them. None where all is written.
+    /// What a dump into `images` has left out of `tasks`, which stand still, and what it lacks since it has not heard of it: copied, or but for what
+    /// copies of the processes will have. `seen` is what was seen of them. None where all is written.
     pub(super) fn taken(
         images: &Path,
         tasks: &[Task],
         way: MemoryWay,
-        unheard: Unheard,
+        (mut withheld, shared): (Ranges, Vec<Lacking>),
         seen: impl FnOnce() -> io::Result<Seen>,
     ) -> io::Result<Option<Self>> {
         let Seen { unlike, excluded } = match &way {
             MemoryWay::Written => return Ok(None),
-            MemoryWay::Forked(_) => seen()?,
+            MemoryWay::Forked { .. } => seen()?,
             // Where nothing was seen all is saved.
-            MemoryWay::Copied(_) => seen().unwrap_or_default(),
+            MemoryWay::Copied { .. } => seen().unwrap_or_default(),
         };
-        let Unheard { pages: mut withheld, files } = unheard;
         let excluded = leave_out(&mut withheld, &excluded);
         let mut left_out = Self { excluded, ..Self::left_by(images, tasks, &withheld)? };
-        let shared = nameless::lacking(images, tasks, files)?;
         match way {
             MemoryWay::Written => {}
-            MemoryWay::Copied(room) => left_out.copy_of(Some(room), shared, copied)?,
+            MemoryWay::Copied { private, shared: room } => {
+                left_out.copy_of(Some(private), copied)?;
+                left_out.copy_shared(room, shared)?;
+            }
             // What copies of the processes would not have as it is.
-            MemoryWay::Forked(room) => {
-                left_out.copy_of(Some(room), shared, |process, range| match unlike.get(&process) {
+            MemoryWay::Forked { shared: room } => {
+                left_out.copy_of(None, |process, range| match unlike.get(&process) {
                     Some(unlike) => split(range, unlike),
                     None => copied(process, range),
                 })?;
+                left_out.copy_shared(room, shared)?;
             }
         }
         Ok(Some(left_out))
@@ -149,15 +151,26 @@ impl LeftOut {
 
     /// Copies all that is left in the processes, which stand still.
     pub(super) fn copy(&mut self) -> io::Result<()> {
-        self.copy_of(None, Vec::new(), copied)
+        self.copy_of(None, copied)
     }
 
-    /// Copies of what is left in processes the parts that `choose` says so of, and all that is `shared`, to `room`, or another one where that is too
-    /// small.
+    /// Copies all of files in memory to `room`, or another one where that is too small.
+    fn copy_shared(&mut self, room: CopyRoom, shared: Vec<Lacking>) -> io::Result<()> {
+        let (number, mut parts) = (self.rooms.len(), Parts::default());
+        for lacking in shared {
+            let bytes: u64 = lacking.parts.iter().map(|(_, range)| range.end - range.start).sum();
+            self.bytes += bytes;
+            self.shared += bytes;
+            self.files.insert(lacking.name.clone(), Pages::shared(lacking, number, &mut parts));
+        }
+        self.rooms.push(parts.copied_to(Some(room))?);
+        Ok(())
+    }
+
+    /// Copies of what is left in processes the parts that `choose` says so of, to `room`, or another one where that is too small.
     fn copy_of(
         &mut self,
         room: Option<CopyRoom>,
-        shared: Vec<Lacking>,
         choose: impl Fn(OuterPid, Range<u64>) -> Vec<(Range<u64>, bool)>,
     ) -> io::Result<()> {
         let (number, mut parts) = (self.rooms.len(), Parts::default());
@@ -175,12 +188,6 @@ impl LeftOut {
                     other => vec![other],
                 })
                 .collect();
-        }
-        for lacking in shared {
-            let bytes: u64 = lacking.parts.iter().map(|(_, range)| range.end - range.start).sum();
-            self.bytes += bytes;
-            self.shared += bytes;
-            self.files.insert(lacking.name.clone(), Pages::shared(lacking, number, &mut parts));
         }
         self.rooms.push(parts.copied_to(room)?);
         Ok(())

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::Arc;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
@@ -15,6 +16,8 @@ use crate::tasks::OuterPid;
 /// What one system call copies: small enough that all threads have something to do, and no more ranges than it takes.
 const PART_BYTES: usize = 8 << 20;
 const PART_RANGES: usize = 512;
+/// What may come beside what is known of, bytes.
+const MORE: usize = 64 << 20;
 /// What one thread makes of the room at a time.
 const POPULATED: usize = 64 << 20;
 
@@ -27,8 +30,8 @@ struct Part {
 enum Source {
     /// Memory of a process.
     Process(OuterPid, Vec<libc::iovec>),
-    /// A file, from this byte on. Where it ends before, what follows is zero.
-    File(Arc<File>, u64),
+    /// A file that lies there, from this byte on. Where it ends before, what follows is zero.
+    File(Arc<Path>, u64),
 }
 
 // SAFETY: the addresses are another process's; nobody follows them here.
@@ -69,7 +72,7 @@ impl Parts {
     }
 
     /// Adds a range of a file; answers where it is to be.
-    pub(super) fn add_file(&mut self, file: &Arc<File>, range: Range<u64>) -> Range<usize> {
+    pub(super) fn add_file(&mut self, file: &Arc<Path>, range: Range<u64>) -> Range<usize> {
         let begin = self.end;
         for at in range.clone().step_by(PART_BYTES) {
             let bytes = ((range.end - at) as usize).min(PART_BYTES);
@@ -83,7 +86,10 @@ impl Parts {
     pub(super) fn copied_to(self, room: Option<CopyRoom>) -> io::Result<CopyRoom> {
         let mut room = match room {
             Some(room) if self.end <= room.bytes => room,
-            _ => CopyRoom::new(self.end)?,
+            small => {
+                drop(small);
+                CopyRoom::new(self.end)?
+            }
         };
         room.fill(&self.all)?;
         Ok(room)
@@ -103,7 +109,15 @@ unsafe impl Send for CopyRoom {}
 unsafe impl Sync for CopyRoom {}
 
 impl CopyRoom {
-    /// CopyRoom for so many bytes, which takes no memory yet.
+    /// With memory for so many bytes, and addresses for twice as many and some: until it is filled there may be more to copy.
+    pub(super) fn made_for(bytes: u64) -> io::Result<Self> {
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let room = Self::new(bytes.saturating_mul(2).saturating_add(MORE))?;
+        room.populate(bytes);
+        Ok(room)
+    }
+
+    /// For so many bytes, which takes no memory yet.
     pub(super) fn new(bytes: usize) -> io::Result<Self> {
         if bytes == 0 {
             return Ok(Self { base: std::ptr::null_mut(), bytes });
@@ -118,14 +132,15 @@ impl CopyRoom {
         Ok(Self { base, bytes })
     }
 
-    /// Has the memory made, which takes longer than to fill it.
-    pub(super) fn populate(&self) {
+    /// Has memory made for so many bytes, which takes longer than to fill it.
+    pub(super) fn populate(&self, bytes: usize) {
+        let end = bytes.min(self.bytes);
         by_threads(
             THREADS,
-            (0..self.bytes).step_by(POPULATED),
+            (0..end).step_by(POPULATED),
             || (),
             |(), at| {
-                let bytes = POPULATED.min(self.bytes - at);
+                let bytes = POPULATED.min(end - at);
                 // SAFETY: within the mapping, which is ours; what is in it does not change. What is not made now is made when it is filled.
                 let _ = unsafe {
                     madvise(self.base.cast::<u8>().add(at).cast(), bytes, Advice::LinuxPopulateWrite)
@@ -152,7 +167,7 @@ impl CopyRoom {
                 };
                 match &part.from {
                     Source::Process(process, from) => read_process(to, *process, from.clone()),
-                    Source::File(file, offset) => read_file(to, file, *offset),
+                    Source::File(file, offset) => read_file(to, &File::open(file)?, *offset),
                 }
             },
         )
@@ -263,11 +278,11 @@ mod tests {
     fn a_file_is_copied_from_where_it_is_said_to_its_end() {
         let length = 3 * PART_BYTES + 5;
         let written: Vec<u8> = (0..length).map(|at| (at / 1000) as u8 | 1).collect();
-        let file = tempfile::tempfile().unwrap();
-        file.write_all_at(&written, 0).unwrap();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().write_all_at(&written, 0).unwrap();
         let mut parts = Parts::default();
         let from = PAGE as usize;
-        let place = parts.add_file(&Arc::new(file), PAGE..(length as u64).next_multiple_of(PAGE));
+        let place = parts.add_file(&file.path().into(), PAGE..(length as u64).next_multiple_of(PAGE));
         assert_eq!(place, 0..length.next_multiple_of(from) - from);
         let room = parts.copied_to(None).unwrap();
         let copied = room.slice(place);

@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -16,6 +17,8 @@ use crate::tasks::OuterPid;
 
 /// The environment variable by which the plugin knows the file.
 pub(super) const FILE: &str = "DORMOUSE_WITHHELD";
+/// The one by which it knows that files in memory are to be withheld, too.
+pub(super) const FILES: &str = "DORMOUSE_WITHHELD_FILES";
 /// How many addresses one thread looks at, at a time.
 const LOOKED_AT: u64 = 256 << 20;
 /// No list is longer, bytes: some two million mappings.
@@ -29,8 +32,8 @@ pub(super) type Ranges = BTreeMap<OuterPid, Vec<Range<u64>>>;
 pub(super) struct Unheard {
     /// Private pages of processes.
     pub(super) pages: Ranges,
-    /// Files in memory that have no names.
-    pub(super) files: Vec<File>,
+    /// Files in memory that have no names, which CRIU keeps open there.
+    pub(super) files: Vec<PathBuf>,
 }
 
 /// Where the plugin writes down what it withholds.
@@ -64,13 +67,12 @@ impl Withheld {
             return Err(io::Error::other(why));
         }
         let (ranges, files) = told(&text)?;
-        let files = files.iter().map(File::open).collect::<io::Result<_>>()?;
         Ok(Unheard { pages: pages_of(&ranges)?, files })
     }
 }
 
 /// What the lines say, the ranges as little divided as can be; and where the files are.
-fn told(text: &str) -> io::Result<(Ranges, Vec<String>)> {
+fn told(text: &str) -> io::Result<(Ranges, Vec<PathBuf>)> {
     let mut all = Ranges::new();
     let mut files = Vec::new();
     for line in text.lines() {
@@ -92,10 +94,10 @@ fn told(text: &str) -> io::Result<(Ranges, Vec<String>)> {
     Ok((all, files))
 }
 
-fn file(line: &str) -> Option<String> {
+fn file(line: &str) -> Option<PathBuf> {
     let (process, fd) = line.strip_prefix("file ")?.split_once(' ')?;
     let (process, fd): (u32, u32) = (process.parse().ok()?, fd.parse().ok()?);
-    Some(format!("/proc/{process}/fd/{fd}"))
+    Some(format!("/proc/{process}/fd/{fd}").into())
 }
 
 fn range(line: &str) -> Option<(OuterPid, Range<u64>)> {
@@ -155,12 +157,13 @@ mod tests {
     use super::*;
     use std::fs;
     use std::io::Write;
+    use std::path::Path;
 
     #[test]
     fn what_was_withheld_is_read() {
         let lines = "7 2000 3000\n9 1000 2000\nfile 5 12\n9 3000 4000\n7 1000 2000\n7 8000 a000\n";
         let (ranges, files) = told(lines).unwrap();
-        assert_eq!(files, ["/proc/5/fd/12"]);
+        assert_eq!(files, [Path::new("/proc/5/fd/12")]);
         let expected = [
             (OuterPid(7), vec![0x1000..0x3000, 0x8000..0xa000]),
             (OuterPid(9), vec![0x1000..0x2000, 0x3000..0x4000]),

@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -39,35 +40,45 @@ pub(crate) fn held_by(task: OuterPid, given: &BTreeSet<FileKey>) -> Vec<PathBuf>
 /// them.
 pub(crate) fn carried_by(tasks: &[OuterPid], given: &BTreeSet<FileKey>, tmpfs: &Path, limit: u64) -> u64 {
     let on_tmpfs = fs::metadata(tmpfs).map(|meta| meta.dev()).ok();
-    all(tasks, |link, meta, writable| {
-        let is_given = || FileKey::behind(link).is_ok_and(|key| given.contains(&key));
-        if Some(meta.dev()) == on_tmpfs || is_given() {
-            return None;
-        }
-        match meta.nlink() {
-            0 => Some(meta.blocks().saturating_mul(512)),
-            _ if writable && meta.len() <= limit => Some(meta.len()),
-            _ => None,
-        }
-    })
+    all(
+        tasks,
+        |mapping| mapping.written,
+        |link, meta, writable| {
+            let is_given = || FileKey::behind(link).is_ok_and(|key| given.contains(&key));
+            if Some(meta.dev()) == on_tmpfs || is_given() {
+                return None;
+            }
+            match meta.nlink() {
+                0 => Some(meta.blocks().saturating_mul(512)),
+                _ if writable && meta.len() <= limit => Some(meta.len()),
+                _ => None,
+            }
+        },
+    )
 }
 
 /// Bytes of files in memory that `tasks` have open or mapped, and that have no names.
 pub(crate) fn nameless(tasks: &[OuterPid]) -> u64 {
-    all(tasks, |link, meta, _| {
+    let is_deleted = |mapping: &maps::Mapped| mapping.path.as_os_str().as_bytes().ends_with(b" (deleted)");
+    all(tasks, is_deleted, |link, meta, _| {
         let is_in_memory = || rustix::fs::statfs(link).is_ok_and(|system| system.f_type == libc::TMPFS_MAGIC);
         (meta.nlink() == 0 && is_in_memory()).then(|| meta.blocks().saturating_mul(512))
     })
 }
 
-/// Adds up what `bytes` says of each file that `tasks` have open or mapped to be written, by a link to it, and whether it may be written.
-fn all(tasks: &[OuterPid], bytes: impl Fn(&Path, &fs::Metadata, bool) -> Option<u64>) -> u64 {
+/// Adds up what `bytes` says of each file that `tasks` have open, or mapped so that `is_one`, by a link to it, and whether it may be written.
+fn all(
+    tasks: &[OuterPid],
+    is_one: impl Fn(&maps::Mapped) -> bool,
+    bytes: impl Fn(&Path, &fs::Metadata, bool) -> Option<u64>,
+) -> u64 {
     let mut counted = HashMap::new();
     for task in tasks {
         let opened = fs::read_dir(format!("/proc/{task}/fd")).into_iter().flatten().flatten();
         let opened = opened.map(|link| (link.path(), is_writable(*task, &link.file_name())));
-        let mapped = maps::of(*task).into_iter().filter(|mapping| mapping.written);
-        let mapped = mapped.map(|mapping| (format!("/proc/{task}/map_files/{}", mapping.range).into(), true));
+        let mapped = maps::of(*task).into_iter().filter(&is_one);
+        let mapped = mapped
+            .map(|mapping| (format!("/proc/{task}/map_files/{}", mapping.range).into(), mapping.written));
         for (link, writable) in opened.chain(mapped) {
             let Ok(meta) = fs::metadata::<&PathBuf>(&link) else { continue };
             if let Some(bytes) = meta.is_file().then(|| bytes(&link, &meta, writable)).flatten() {

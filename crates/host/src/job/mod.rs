@@ -63,6 +63,8 @@ pub struct Job {
     pub(crate) leaving_out: Setback,
     /// Keeping from CRIU that there is such memory.
     pub(crate) withholding: Setback,
+    /// The same of files in memory that have no names.
+    pub(crate) withholding_files: Setback,
     /// Copying its processes.
     pub(crate) forking: Arc<Setback>,
     /// Those in its namespace that are copies of others.
@@ -87,6 +89,7 @@ impl Job {
             cutting: Mutex::new(()),
             leaving_out: Setback::default(),
             withholding: Setback::default(),
+            withholding_files: Setback::default(),
             forking: Arc::default(),
             copies: KnownCopies::default(),
         })
