@@ -32,6 +32,9 @@ pub enum TransferError {
     /// The copies that a capture makes.
     #[error("device memory cannot be copied: {0}")]
     Copies(CuError),
+    /// No stream.
+    #[error("no stream for copies: {0}")]
+    Stream(CuError),
     /// The device library refused or failed.
     #[error("device memory {range} cannot be copied: {code}")]
     Device {
@@ -60,7 +63,10 @@ impl TransferError {
     /// What the device library answered.
     pub(crate) fn code(&self) -> Option<CuError> {
         match self {
-            Self::Device { code, .. } | Self::Array { code, .. } | Self::Copies(code) => Some(*code),
+            Self::Device { code, .. }
+            | Self::Array { code, .. }
+            | Self::Copies(code)
+            | Self::Stream(code) => Some(*code),
             Self::Buffer(_) | Self::GivenUp(_) => None,
         }
     }
@@ -191,8 +197,12 @@ pub(crate) struct OwnStream {
 
 impl OwnStream {
     /// One of the context's.
-    pub(crate) fn of(ctx: &Arc<Context>) -> Self {
-        Self { arg: ctx.own_stream(), ctx: Arc::clone(ctx) }
+    ///
+    /// # Errors
+    /// [`TransferError`].
+    pub(crate) fn of(ctx: &Arc<Context>) -> Result<Self, TransferError> {
+        let arg = ctx.own_stream().map_err(TransferError::Stream)?;
+        Ok(Self { arg, ctx: Arc::clone(ctx) })
     }
 
     /// Where it is.
@@ -247,7 +257,7 @@ impl Reader {
     /// [`TransferError`].
     pub(crate) fn beside(pool: &Arc<BufferPool>, ctx: &Arc<Context>) -> Result<Self, TransferError> {
         let mut reader = Self::new(pool, ctx)?;
-        reader.stream = ctx.own_stream();
+        reader.stream = OwnStream::of(ctx)?.arg;
         Ok(reader)
     }
 

@@ -57,9 +57,9 @@ pub struct Context {
     /// What its other kernels allocate from, once one has been launched.
     pub heap: Mutex<Option<Range>>,
     spare_markers: Mutex<Vec<RawEvent>>,
-    /// For the server's own copies. A driver takes 2 MiB of the device's memory for every second stream (580, an H200): made with the context, and no others later, they leave a
-    /// program as much with a checkpoint as without.
-    own_streams: [RawStream; 2],
+    /// For the server's own copies, once it makes some. A driver takes 2 MiB of the device's memory for every second stream (580, an H200), which a program then lacks: so these
+    /// are all, and stay.
+    own_streams: Mutex<Option<[RawStream; 2]>>,
     /// How many times one was asked for.
     asked: AtomicUsize,
     backend: Arc<dyn Backend>,
@@ -75,9 +75,6 @@ impl Context {
         let raw = placer.place(&mut record.placement, making, || {
             backend.context_create(record.device as usize, record.flags, record.primary)
         })?;
-        let own_streams = own_streams(&**backend, record.device, raw).inspect_err(|_| {
-            let _ = backend.context_destroy(raw);
-        })?;
         Ok(Arc::new(Self {
             record,
             raw,
@@ -88,7 +85,7 @@ impl Context {
             allocating: OnceLock::new(),
             heap: Mutex::default(),
             spare_markers: Mutex::default(),
-            own_streams,
+            own_streams: Mutex::default(),
             asked: AtomicUsize::new(0),
             backend: Arc::clone(backend),
         }))
@@ -100,12 +97,26 @@ impl Context {
         &self.backend
     }
 
-    /// One of its streams for the server's own copies, each of them in turn.
-    #[must_use]
-    pub fn own_stream(&self) -> StreamArg {
-        StreamArg::Created(
-            self.own_streams[self.asked.fetch_add(1, Ordering::Relaxed) % self.own_streams.len()],
-        )
+    /// One of its streams for the server's own copies, each of them in turn: of the least priority, and it waits for nothing that the application does, nor that for it.
+    ///
+    /// # Errors
+    /// The backend's, when there are none and they cannot be made.
+    pub fn own_stream(&self) -> backend::Result<StreamArg> {
+        let mut own = lock(&self.own_streams);
+        let streams = match *own {
+            Some(streams) => streams,
+            None => {
+                let least =
+                    self.backend.devices().get(self.device()).map_or(0, |facts| facts.stream_priorities.0);
+                let make = || self.backend.stream_create(self.raw, NON_BLOCKING, least);
+                let first = make()?;
+                let second = make().inspect_err(|_| {
+                    let _ = self.backend.stream_destroy(self.raw, first);
+                })?;
+                *own.insert([first, second])
+            }
+        };
+        Ok(StreamArg::Created(streams[self.asked.fetch_add(1, Ordering::Relaxed) % streams.len()]))
     }
 
     /// Its handle.
@@ -178,20 +189,13 @@ impl Context {
     }
 }
 
-/// Streams of the least priority, which wait for nothing that the application does, nor it for them.
-fn own_streams(backend: &dyn Backend, device: u32, ctx: RawContext) -> backend::Result<[RawStream; 2]> {
-    let least = backend.devices().get(device as usize).map_or(0, |facts| facts.stream_priorities.0);
-    let make = || backend.stream_create(ctx, NON_BLOCKING, least);
-    Ok([make()?, make()?])
-}
-
 impl Drop for Context {
     fn drop(&mut self) {
         for raw in lock(&self.spare_markers).drain(..).chain(self.host_copy.event()) {
             // It ends with the context anyway.
             let _ = self.backend.event_destroy(self.raw, raw);
         }
-        for raw in self.own_streams {
+        for raw in lock(&self.own_streams).take().into_iter().flatten() {
             let _ = self.backend.stream_destroy(self.raw, raw);
         }
         if let Err(error) = self.backend.context_destroy(self.raw) {

@@ -56,11 +56,15 @@ struct Parts {
 
 impl Parts {
     /// Adds an object's.
-    fn add(&mut self, place: &Place, (number, stored): (usize, &Object)) {
+    fn add(
+        &mut self,
+        place: &Place,
+        (number, stored): (usize, &Object),
+    ) -> std::result::Result<(), TransferError> {
         let stream = match self.numbers.get(&place.ctx.id()) {
             Some(known) => *known,
             None => {
-                self.streams.push(OwnStream::of(&place.ctx));
+                self.streams.push(OwnStream::of(&place.ctx)?);
                 self.numbers.insert(place.ctx.id(), self.streams.len() - 1);
                 self.streams.len() - 1
             }
@@ -69,6 +73,7 @@ impl Parts {
             let range = Range { base: place.range.base + offset, bytes: extent.len() };
             Part { range, stream, object: number, offset, extent: *extent }
         }));
+        Ok(())
     }
 
     fn plan(self, image: &store::Image, buffers: &Arc<BufferPool>, checks: Checks) -> Plan {
@@ -96,7 +101,7 @@ impl Session {
         for (number, stored) in image.manifest().objects.iter().enumerate() {
             if let Some(place) = self.place_of(stored, session, state, (&views, &mut contexts))? {
                 let parts = if late && place.private { &mut later } else { &mut now };
-                parts.add(&place, (number, stored));
+                parts.add(&place, (number, stored))?;
             }
         }
         let mut told = 0;

@@ -22,7 +22,7 @@ impl Rig {
         let placement = Placement::default();
         let record = ContextRecord { id: ContextId(1), device: 0, flags: 0, primary: false, placement };
         let ctx = Context::make(&placer, record, Making::New).unwrap();
-        let stream = OwnStream::of(&ctx);
+        let stream = OwnStream::of(&ctx).unwrap();
         Self { backend, pool, stream }
     }
 
