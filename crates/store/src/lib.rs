@@ -73,7 +73,7 @@ pub use names::{find_object, object_name};
 pub use read::{ChunkReader, Image, Piece, Proof};
 pub use remove::Removal;
 pub use store::Store;
-pub use verify::{Damage, DamagedObject, Verifier, VerifyProgress, VerifyReport};
+pub use verify::{Cure, Damage, DamagedObject, Verifier, VerifyProgress, VerifyReport};
 pub use whole::LackingImage;
 pub use write::{
     ChunkWriter, CopiedImage, CopyOptions, CopyReport, Delivery, Draft, ObjectWriter, Receipt, Repack,

@@ -1,6 +1,7 @@
 //! Reading all of an image to see whether it is what was written.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::cell::OnceCell;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::mpsc::sync_channel;
@@ -13,11 +14,13 @@ use crate::chunk_map::{ChunkMap, Place};
 use crate::error::{RESCUE, describe};
 use crate::list::problem_of;
 use crate::media::{Cursor, MediaLock, MediaRead};
-use crate::read::{BadCopy, Fetcher, Scratch};
+use crate::read::{BadCopy, Fetcher, Scratch, whole_pack};
 use crate::{ReadError, Store, layout};
 
 /// How many faults a report lists; the rest are counted.
 const MOST_LISTED: usize = 1000;
+/// How many packs a sentence names.
+const MOST_NAMED: usize = 3;
 
 /// How far a verification is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,6 +63,38 @@ pub struct Damage {
     pub objects: Vec<DamagedObject>,
     /// What is wrong.
     pub problem: String,
+    /// What helps.
+    #[serde(skip)]
+    pub cure: Cure,
+}
+
+/// What can be done about a fault.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Cure {
+    /// The file is needed from elsewhere.
+    #[default]
+    Copy,
+    /// The packs say what is lacking.
+    Index,
+    /// All that the image needs of the file can be read.
+    Anew,
+}
+
+impl Cure {
+    fn advice(self) -> String {
+        match self {
+            // Of a store the jobs still have the memory, too.
+            Self::Copy => format!(
+                "{RESCUE}; where a damaged pack is moved out of the store, the next checkpoint of each running job writes anew what that has needed of it \
+                 (docs/store.md)"
+            ),
+            Self::Index => "where an index is damaged or missing, bring it back from a copy, or let `dormouse rm`, without an image and while no checkpoint is being \
+                            written, write it anew from the packs"
+                .to_owned(),
+            Self::Anew => "where no chunk is lost, `dormouse copy STORE NEWSTORE IMAGE` writes whole packs of them elsewhere, and restarts work meanwhile"
+                .to_owned(),
+        }
+    }
 }
 
 /// An object that cannot be read whole.
@@ -87,13 +122,18 @@ impl fmt::Display for Damage {
 }
 
 impl VerifyReport {
-    /// What can be done, if there is damage.
+    /// What can be done, for each sort of damage that there is.
     #[must_use]
-    pub fn advice(&self) -> Option<String> {
-        // Of a store the jobs still have the memory, too.
-        let anew = "where a damaged pack is moved out of the store, the next checkpoint of each running job writes anew what that has needed of it \
-                    (docs/store.md)";
-        (!self.ok).then(|| format!("{RESCUE}; {anew}"))
+    pub fn advice(reports: &[Self]) -> Vec<String> {
+        let cures: BTreeSet<Cure> =
+            reports.iter().flat_map(|report| &report.damage).map(|damage| damage.cure).collect();
+        cures.into_iter().map(Cure::advice).collect()
+    }
+
+    /// Whether a restart finds all that it needs, whatever is wrong around that.
+    #[must_use]
+    pub fn can_be_read(&self) -> bool {
+        self.more_damage == 0 && self.damage.iter().all(|damage| damage.cure == Cure::Anew)
     }
 
     fn add(&mut self, damage: Damage) {
@@ -134,7 +174,8 @@ impl Store {
     pub fn verifier(&self) -> Result<Verifier, ReadError> {
         let share = self.share_to_read()?;
         let fetcher = Fetcher::new(self.clone(), ChunkMap::load(self)?);
-        Ok(Verifier { store: self.clone(), share, fetcher, packs: HashMap::new(), chunks: HashMap::new() })
+        let (packs, chunks) = (HashMap::new(), HashMap::new());
+        Ok(Verifier { store: self.clone(), share, fetcher, unnamed: OnceCell::new(), packs, chunks })
     }
 }
 
@@ -144,6 +185,8 @@ pub struct Verifier {
     /// Held as long: what is there stays there. None where that cannot be had.
     share: Option<MediaLock>,
     fetcher: Fetcher,
+    /// What no index names, where that was asked for.
+    unnamed: OnceCell<Vec<PackIndex>>,
     /// What is around the frames of each pack.
     packs: HashMap<PackId, Result<(), PackFault>>,
     /// Every copy of a chunk, by its pack and where it begins there.
@@ -188,6 +231,7 @@ impl Verifier {
             return Ok(report);
         }
         self.fetcher.knows(ChunkMap::load(&self.store)?);
+        self.unnamed = OnceCell::new();
         self.packs.retain(|_, checked| checked.is_ok());
         self.chunks.retain(|_, checked| checked.is_ok());
         self.look_at(image, read_data)
@@ -217,6 +261,7 @@ impl Verifier {
                     file_offset: None,
                     objects: Vec::new(),
                     problem: problem_of(&error),
+                    cure: Cure::Copy,
                 });
                 return Ok(report);
             }
@@ -226,35 +271,54 @@ impl Verifier {
         report.objects = manifest.objects.len() as u64;
         let places = self.resolve(&manifest, &uses, &mut report);
         let packs: HashSet<PackId> = places.iter().map(|place| place.pack).collect();
+        let mut faults = Vec::new();
         for pack in packs.iter().filter_map(|id| self.fetcher.map().pack(id)) {
             let checked = self.packs.entry(pack.id).or_insert_with(|| verify_pack(&self.store, pack));
             if let Err((file_offset, problem)) = checked.clone() {
                 let file = self.store.media().full_path(&layout::pack(pack.id));
                 let objects = uses.of_pack(pack);
-                report.add(Damage { file, file_offset, objects, problem });
+                faults.push((pack.id, Damage { file, file_offset, objects, problem, cure: Cure::Copy }));
             }
         }
+        let before = report.damage.len();
         match read_data {
             Some(progress) => {
                 report.chunks = uses.chunks.len() as u64;
                 self.verify_chunks(&places, &uses, &mut report, progress);
+                for (pack, fault) in &mut faults {
+                    if self.has_all(*pack, &places) {
+                        fault.cure = Cure::Anew;
+                        fault.problem +=
+                            "; no chunk of the image is lost by it, all that are there were read";
+                    }
+                }
             }
             None => self.verify_lengths(&places, &uses, &mut report),
         }
+        // What is wrong with a file as a whole goes before what is in it.
+        let inside = report.damage.split_off(before);
+        let faults = faults.into_iter().map(|(_, fault)| fault);
+        faults.chain(inside).for_each(|damage| report.add(damage));
         Ok(report)
+    }
+
+    /// Whether all was good that was read of a pack.
+    fn has_all(&self, pack: PackId, places: &[Place]) -> bool {
+        let of_it = places.iter().filter(|place| place.pack == pack);
+        of_it.map(|place| self.chunks.get(&(pack, place.offset))).all(|read| matches!(read, Some(Ok(()))))
     }
 
     /// Finds every copy of the image's chunks, in the order in which they lie in packs; reports those that no index knows.
     fn resolve(&self, manifest: &Manifest, uses: &Uses, report: &mut VerifyReport) -> Vec<Place> {
-        let fetcher = &self.fetcher;
+        let map = self.fetcher.map();
         let mut lost: BTreeMap<String, u64> = BTreeMap::new();
-        let mut lost_chunk = None;
+        let mut lost_chunks = HashSet::new();
         let mut places: Vec<Place> = Vec::new();
         for chunk in uses.chunks.keys() {
             let before = places.len();
-            places.extend(fetcher.map().places(chunk));
+            places.extend(map.places(chunk));
             if places.len() == before {
-                lost_chunk.get_or_insert(*chunk);
+                lost_chunks.insert(*chunk);
                 for DamagedObject { name, offset } in uses.objects(chunk) {
                     lost.entry(name).and_modify(|least| *least = offset.min(*least)).or_insert(offset);
                 }
@@ -262,20 +326,61 @@ impl Verifier {
         }
         let objects: Vec<_> = lost.into_iter().map(|(name, offset)| DamagedObject { name, offset }).collect();
         // A damaged index counts if it may have held what is lost, or was written for this image.
-        let damaged = fetcher.map().damaged().iter();
-        let damaged: Vec<_> = damaged.filter(|(of, _)| *of == manifest.id || lost_chunk.is_some()).collect();
+        let damaged = map.damaged().iter();
+        let damaged: Vec<_> =
+            damaged.filter(|(of, _)| *of == manifest.id || !lost_chunks.is_empty()).collect();
         for (_, index) in &damaged {
             let (file, problem) = (index.path.clone(), index.problem.clone());
-            report.add(Damage { file, file_offset: None, objects: objects.clone(), problem });
+            report.add(Damage {
+                file,
+                file_offset: None,
+                objects: objects.clone(),
+                problem,
+                cure: Cure::Index,
+            });
         }
-        if let (Some(chunk), true) = (lost_chunk, damaged.is_empty()) {
-            // An image that brought nothing new has no index of its own.
-            let own = if manifest.stored.new > 0 { &layout::index(manifest.id) } else { layout::INDEX };
-            let file = self.store.media().full_path(own);
-            report.add(Damage { file, file_offset: None, objects, problem: fetcher.not_indexed(&chunk) });
+        if damaged.is_empty() && !lost_chunks.is_empty() {
+            // Which file it is that is missing nobody can tell.
+            let file = self.store.media().full_path(layout::INDEX);
+            let (problem, cure) = self.in_no_index(&manifest.id, lost_chunks);
+            report.add(Damage { file, file_offset: None, objects, problem, cure });
         }
         places.sort_by_key(|place| (place.pack, place.offset));
         places
+    }
+
+    /// What chunks of an image are in that no index names, and what helps.
+    fn in_no_index(&self, image: &ImageId, mut chunks: HashSet<ChunkId>) -> (String, Cure) {
+        let lost =
+            format!("{} chunks that image {image} needs are in none of the indexes there", chunks.len());
+        let mut packs = Vec::new();
+        for pack in self.unnamed.get_or_init(|| self.unnamed_packs()) {
+            let before = chunks.len();
+            for entry in &pack.entries {
+                chunks.remove(&entry.id);
+            }
+            if chunks.len() < before {
+                packs.push(layout::pack(pack.id));
+            }
+        }
+        let (first, more) = packs.split_at(packs.len().min(MOST_NAMED));
+        let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
+        let there = format!("{lost}: an index is missing, and they are in {}{more}", first.join(", "));
+        match (packs.len(), chunks.len()) {
+            (0, _) => {
+                (format!("{lost}, and in no other pack: an index and what it named are missing"), Cure::Copy)
+            }
+            (_, 0) => (there, Cure::Index),
+            (_, left) => (format!("{there}, but for {left}, which are in no pack"), Cure::Copy),
+        }
+    }
+
+    /// The packs that no index names, as far as they say what they hold.
+    fn unnamed_packs(&self) -> Vec<PackIndex> {
+        let names = self.store.media().list(layout::PACKS).unwrap_or_default();
+        let packs = names.iter().filter_map(|name| layout::pack_of(name));
+        let unnamed = packs.filter(|id| self.fetcher.map().pack(id).is_none());
+        unnamed.filter_map(|id| Some(whole_pack(&self.store, &layout::pack(id), id).ok()?.1)).collect()
     }
 
     /// Checks that the indexes and the manifest say the same of each chunk, which is noticed by itself where it is read.
@@ -289,6 +394,7 @@ impl Verifier {
                     file_offset: Some(*offset),
                     objects: uses.objects(&entry.id),
                     problem: problem.to_string(),
+                    cure: Cure::Copy,
                 });
             }
         }
@@ -313,6 +419,7 @@ impl Verifier {
                     file_offset: *offset,
                     objects: uses.objects(&place.entry.id),
                     problem: problem.clone(),
+                    cure: Cure::Copy,
                 }),
             }
             progress(VerifyProgress { done, total });

@@ -260,13 +260,13 @@ impl Show for Verified {
                         "nothing of image {image} is missing; without --quick its bytes are read, too"
                     )?;
                 }
+                VerifyReport { image, .. } if report.can_be_read() => {
+                    writeln!(out, "image {image} can be read whole, and files that it is in are damaged")?;
+                }
                 VerifyReport { image, .. } => writeln!(out, "image {image} is damaged")?,
             }
         }
-        match reports.iter().find_map(VerifyReport::advice) {
-            Some(advice) => writeln!(out, "{advice}"),
-            None => Ok(()),
-        }
+        VerifyReport::advice(reports).iter().try_for_each(|advice| writeln!(out, "{advice}"))
     }
 
     fn code(&self) -> ExitCode {
@@ -296,6 +296,7 @@ fn show_damage(report: &VerifyReport, out: &mut dyn Write) -> io::Result<()> {
 mod tests {
     use super::*;
     use image::ImageId;
+    use store::Cure;
 
     #[test]
     fn a_damaged_pack_is_one_line() {
@@ -304,6 +305,7 @@ mod tests {
             file_offset: Some(offset),
             objects: Vec::new(),
             problem: "it cannot be read".to_owned(),
+            cure: Cure::default(),
         };
         let mut damage: Vec<Damage> = (0..100).map(|number| fault("packs/a.pack", number * 16)).collect();
         damage.push(fault("packs/b.pack", 3));

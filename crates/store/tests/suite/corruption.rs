@@ -6,8 +6,9 @@ use std::sync::Arc;
 use crate::support::keys;
 use crate::support::sample::{assert_sample, checkpoint, manifest, objects, options, write_objects};
 use crate::support::sim::Sim;
-use image::{ChunkId, Compress, Extent, ImageId, Machine};
-use store::{FindError, OpenError, Proof, ReadError, Store, WriteOptions};
+use image::{ChunkId, Compress, Extent, ImageId, Index, Machine};
+use store::media::Media;
+use store::{CopyOptions, Cure, FindError, OpenError, Proof, ReadError, Store, VerifyReport, WriteOptions};
 
 /// A store with one image.
 fn store_with_one() -> (Sim, ImageId) {
@@ -26,7 +27,10 @@ fn encrypted_with_one() -> (Sim, ImageId) {
 
 /// Checks that a store in which `path` was damaged says so. `how` is for messages.
 fn assert_noticed(medium: &Sim, image: &ImageId, path: &str, how: &str) {
-    let full_path = format!("/sim/{path}");
+    let is_missing = !medium.files().iter().any(|file| file == path);
+    // Of a missing index nobody knows which it was.
+    let named = if is_missing && path.starts_with("index/") { "index" } else { path };
+    let full_path = format!("/sim/{named}");
     let store = match Store::open_with(Arc::new(medium.clone()), &keys::key(), &[]) {
         Err(error) => {
             assert_eq!(path, "config", "{how}: {error}");
@@ -135,7 +139,6 @@ fn cut_everywhere((medium, image): (Sim, ImageId)) {
 
 #[test]
 fn a_missing_file_is_named() {
-    use store::media::Media;
     let (medium, image) = store_with_one();
     for path in medium.files() {
         let medium = medium.copy();
@@ -153,6 +156,69 @@ fn a_missing_file_is_named() {
             assert_noticed(&medium, &image, &path, &format!("{path} removed"));
         }
     }
+}
+
+/// What is in no index is named by the packs that have it, and by what brings it back.
+#[test]
+fn a_missing_index_is_told_by_what_it_named() {
+    let (medium, image) = store_with_one();
+    let other = checkpoint(&Store::open_media(Arc::new(medium.clone())).unwrap(), "other", 6).unwrap().id;
+    let whole = medium.copy();
+    medium.remove(&format!("index/{image}.idx")).unwrap();
+    let store = Store::open_media(Arc::new(medium.clone())).unwrap();
+    let mut packs: Vec<_> = medium.files().into_iter().filter(|path| path.starts_with("packs/")).collect();
+    let index = medium.tamper(&format!("index/{other}.idx"), |bytes| bytes.clone());
+    let others = Index::read(&index[..]).unwrap().packs;
+    packs.retain(|path| !others.iter().any(|pack| path.contains(&pack.id.to_string())));
+    for (id, quick) in [(image, false), (image, true), (other, true)] {
+        let report = match quick {
+            true => store.verify_structure(&id).unwrap(),
+            false => store.verify(&id, &mut |_| {}).unwrap(),
+        };
+        let [damage] = &report.damage[..] else { panic!("{report:#?}") };
+        assert_eq!((damage.file.to_str(), damage.cure), (Some("/sim/index"), Cure::Index));
+        assert!(damage.problem.contains(&format!("image {id} needs")), "{damage}");
+        assert!(packs.iter().any(|pack| damage.problem.contains(pack)), "{damage}");
+        let [advice] = &VerifyReport::advice(&[report])[..] else { panic!() };
+        assert!(advice.contains("`dormouse rm`, without an image"), "{advice}");
+    }
+    // Which helps.
+    store.remove(&[]).unwrap();
+    assert!(store.verify(&image, &mut |_| {}).unwrap().ok && store.verify(&other, &mut |_| {}).unwrap().ok);
+    // Without the packs it would not.
+    let medium = whole;
+    packs.iter().chain([&format!("index/{image}.idx")]).for_each(|path| medium.remove(path).unwrap());
+    let report = Store::open_media(Arc::new(medium)).unwrap().verify(&image, &mut |_| {}).unwrap();
+    assert_eq!((report.damage.len(), report.damage[0].cure), (1, Cure::Copy), "{report:#?}");
+    assert!(report.damage[0].problem.contains("in no other pack"), "{report:#?}");
+}
+
+/// What is around the chunks of a pack is not what a restart needs.
+#[test]
+fn a_pack_without_its_end_loses_no_chunk() {
+    let (medium, image) = store_with_one();
+    let pack = medium.files().into_iter().find(|path| path.starts_with("packs/")).unwrap();
+    medium.tamper(&pack, |bytes| bytes.truncate(bytes.len() - 4));
+    let store = Store::open_media(Arc::new(medium.clone())).unwrap();
+    let report = store.verify(&image, &mut |_| {}).unwrap();
+    assert!(!report.ok && report.can_be_read(), "{report:#?}");
+    assert!(report.damage[0].problem.contains("no chunk of the image is lost by it"), "{report:#?}");
+    let advice = VerifyReport::advice(&[report]).concat();
+    assert!(advice.contains("`dormouse copy STORE NEWSTORE IMAGE`"), "{advice}");
+    assert!(!advice.contains("use another image"), "{advice}");
+    assert_sample(&store.open_image(&image).unwrap(), 5);
+    // Which helps.
+    let other = Store::open_or_create_media(Arc::new(Sim::default())).unwrap();
+    store.copy_to(&other, &[image], &CopyOptions::default(), &mut |_| {}).unwrap();
+    assert!(other.verify(&image, &mut |_| {}).unwrap().ok);
+    // Nobody has read it.
+    let quick = store.verify_structure(&image).unwrap();
+    assert!(!quick.ok && !quick.can_be_read(), "{quick:#?}");
+    // What is cut off of chunks is lost.
+    medium.tamper(&pack, |bytes| bytes.truncate(80));
+    let report = store.verify(&image, &mut |_| {}).unwrap();
+    assert!(!report.can_be_read() && !report.damage[0].problem.contains("no chunk"), "{report:#?}");
+    assert!(report.damage[0].problem.contains("it has 80 bytes"), "{report:#?}");
 }
 
 /// Files that are whole, and in another's place.
