@@ -195,7 +195,10 @@ fn images_are_as_documented() {
     for length in [200, 70] {
         truncate(&folder.path().join(format!("images/{}.img", publish(&store, manifest(), 3))), length);
     }
-    let full = store::Removal { not_rewritten: Some("the disk is full".to_owned()), ..Default::default() };
+    let full = || {
+        let why = store::Kept { why: store::KeptWhy::Medium, message: "the disk is full".to_owned() };
+        store::Removal { not_rewritten: Some(why), ..Default::default() }
+    };
     check(
         "`dormouse rm`",
         &[
@@ -205,7 +208,7 @@ fn images_are_as_documented() {
                 dry_run: true,
                 max_unused: 0.1,
             },
-            &rm::Removed { removal: full, dry_run: false, max_unused: 0.1 },
+            &rm::Removed { removal: full(), dry_run: false, max_unused: 0.1 },
         ],
         Fields::new(),
     );
@@ -213,11 +216,7 @@ fn images_are_as_documented() {
     let of_full_store = prune::Answer {
         kept_images: Vec::new(),
         lacking: Vec::new(),
-        removed: rm::Removed {
-            removal: store::Removal { not_rewritten: Some("it is full".to_owned()), ..Default::default() },
-            dry_run: false,
-            max_unused: 0.1,
-        },
+        removed: rm::Removed { removal: full(), dry_run: false, max_unused: 0.1 },
     };
     check("`dormouse prune`", &[&of_sound_store, &pruned(1), &of_full_store], of_rm);
     let copy = |dry_run| {

@@ -32,7 +32,7 @@ pub struct Removal {
     /// Why nothing else was freed, if so.
     pub kept: Option<Kept>,
     /// Why not all was written anew that was to be, if so.
-    pub not_rewritten: Option<String>,
+    pub not_rewritten: Option<Kept>,
 }
 
 /// What no image needs.
@@ -352,9 +352,9 @@ impl Store {
     pub(crate) fn replace(&self, path: &str, bytes: &[u8]) -> Result<(), WriteError> {
         let id = ImageId(self.on("find an id in", layout::TMP, |_| random_id())?);
         let (folder, fresh) = (layout::draft(id), layout::draft_index(id));
-        self.on("create", layout::TMP, |media| media.create_folder(layout::TMP))?;
-        self.on("create", &folder, |media| media.create_folder(&folder))?;
         let written = (|| {
+            self.on("create", layout::TMP, |media| media.create_folder(layout::TMP))?;
+            self.on("create", &folder, |media| media.create_folder(&folder))?;
             let mut file = self.on("create", &fresh, |media| media.create(&fresh))?;
             self.on("write", &fresh, |_| file.write_all(bytes))?;
             self.on("sync", &fresh, |_| file.sync())?;
@@ -364,7 +364,21 @@ impl Store {
             ignore_missing(self.media().remove(&fresh));
         }
         ignore_missing(self.media().remove_folder(&folder));
-        Ok(written?)
+        written.map_err(|error| without_room(error, bytes.len()))
+    }
+}
+
+/// Why something is not freed for want of room. Who prunes is not helped by the advice to prune.
+fn without_room(error: MediaError, bytes: usize) -> WriteError {
+    match error.into() {
+        WriteError::Full { operation: MediaError { operation, path, error } } => {
+            let problem = format!(
+                "{error}: what is freed takes {} KiB for a moment; make so much room beside the store, and `dormouse rm` frees what no image needs",
+                bytes.div_ceil(1 << 10)
+            );
+            WriteError::Media(MediaError { operation, path, error: io::Error::new(error.kind(), problem) })
+        }
+        other => other,
     }
 }
 

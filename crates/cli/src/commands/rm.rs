@@ -9,7 +9,7 @@ use serde::Serialize;
 use std::io::{self, Write};
 use std::ops::ControlFlow;
 use std::process::ExitCode;
-use store::{CopyOptions, Removal, Repack};
+use store::{CopyOptions, KeptWhy, Removal, Repack};
 
 /// When what waits goes.
 const WRITTEN: &str = "when the checkpoints that are being written now have ended";
@@ -97,7 +97,10 @@ impl Show for Removed {
 
     /// As restic's and borg's: what was to be freed and is not is no success, though the images are gone.
     fn code(&self) -> ExitCode {
-        let kept = self.removal.kept.as_ref().filter(|_| !self.dry_run);
+        let Removal { kept, not_rewritten, .. } = &self.removal;
+        // Damage is told whatever it concerns; that there is no room to write something anew is not.
+        let damage = not_rewritten.as_ref().filter(|why| why.why == KeptWhy::Unreadable);
+        let kept = kept.as_ref().or(damage).filter(|_| !self.dry_run);
         kept.map_or(ExitCode::SUCCESS, |kept| kept_kind(kept).exit_code().into())
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use image::{ChunkId, Entry, ImageId, Index, PackId, PackIndex};
 
@@ -11,7 +12,7 @@ use super::elsewhere::{Elsewhere, sift};
 use crate::chunk_map::{ChunkMap, Place};
 use crate::condemned::Sentences;
 use crate::inventory::{Inventory, NOWHERE, Needed, Untold};
-use crate::{CopyError, Removal, Store, WriteError};
+use crate::{CopyError, Kept, KeptWhy, MediaError, Removal, Store, WriteError};
 
 /// The draft of whoever writes a store anew: there is one at a time.
 const REWRITER: ImageId = ImageId(*b"dormouse repacks");
@@ -77,8 +78,12 @@ struct Rewritten {
     bytes: u64,
     /// How much was looked at for it.
     cost: u64,
+    /// How much was to be written.
+    all: u64,
     /// Packs that stay, since something of them cannot be read.
     bad: Vec<PackId>,
+    /// A chunk that cannot, and why.
+    unread: Option<(ChunkId, String)>,
     /// Whether no other draft is being written.
     is_alone: bool,
     /// Whether there is more room for it.
@@ -86,7 +91,7 @@ struct Rewritten {
     /// Whether somebody said that it is enough.
     is_stopped: bool,
     /// Why not all, where there was no room.
-    full: Option<WriteError>,
+    full: Option<MediaError>,
 }
 
 impl Store {
@@ -106,29 +111,48 @@ impl Store {
         if repack.max_unused.is_infinite() {
             return Ok(removal);
         }
-        let (mut left, mut batch, mut bad) = (repack.most, BATCH, HashSet::new());
+        let (mut left, mut batch, mut bad, mut unread) = (repack.most, BATCH, HashSet::new(), None);
         while removal.kept.is_none() && removal.not_rewritten.is_none() && left > 0 {
             let how = CopyOptions { pack_len: repack.how.pack_len.min(batch), ..repack.how.clone() };
             let now = Repack { most: batch.min(left), how, ..repack.clone() };
             // The images are gone, whatever becomes of this.
             match self.rewrite_some(&mut needed, &now, &mut removal, &bad, progress) {
                 Ok(Rewritten { full: Some(_), .. }) if batch > LEAST => batch = (batch / 4).max(LEAST),
-                Ok(Rewritten { full: Some(full), .. }) | Err(full) => {
-                    removal.not_rewritten = Some(full.to_string())
+                Ok(Rewritten { full: Some(full), all, .. }) => {
+                    removal.not_rewritten = Some(no_room(&full, all))
                 }
+                Err(WriteError::Full { operation }) => {
+                    removal.not_rewritten = Some(no_room(&operation, LEAST))
+                }
+                Err(error) => removal.not_rewritten = Some(KeptWhy::Medium.says(error.to_string())),
                 Ok(done) if !done.is_stopped && (done.has_freed || !done.bad.is_empty()) => {
                     left = left.saturating_sub(done.cost);
                     bad.extend(done.bad);
+                    unread = unread.or(done.unread);
                 }
                 Ok(_) => break,
             }
         }
-        if !bad.is_empty() && removal.not_rewritten.is_none() {
-            let packs = bad.len();
-            removal.not_rewritten =
-                Some(format!("{packs} packs have chunks that cannot be read; `dormouse verify` names them"));
+        if let Some((chunk, problem)) = unread {
+            let message = self.not_read(&chunk, &problem, bad.len())?;
+            removal.not_rewritten = Some(KeptWhy::Unreadable.says(message));
         }
         Ok(removal)
+    }
+
+    /// Why packs stay: a chunk of the first, which images need.
+    fn not_read(&self, chunk: &ChunkId, problem: &str, packs: usize) -> Result<String, WriteError> {
+        let needs = |image: &ImageId| {
+            self.manifest(image).is_ok_and(|manifest| manifest.chunks().any(|(id, _)| id == *chunk))
+        };
+        let images: Vec<String> =
+            self.image_ids()?.iter().filter(|image| needs(image)).map(ImageId::to_string).collect();
+        Ok(format!(
+            "{problem}; needed by image {}; {packs} packs stay of which something cannot be read, and `dormouse verify` names all of it: bring the file back \
+             from a copy, remove the images that need it, or move the pack out of the store: the next checkpoint of each running job writes anew what that \
+             has needed of it (docs/store.md)",
+            images.join(", ")
+        ))
     }
 
     /// Writes some of it anew, and lets go what that replaces; or what was written, where that replaces nothing.
@@ -144,8 +168,11 @@ impl Store {
         if rewritten.old.packs.is_empty() && rewritten.new.packs.is_empty() {
             return Ok(rewritten);
         }
-        // Where there is little room it is not given to what has to wait for others.
-        let is_taken_back = rewritten.old.packs.is_empty() || rewritten.full.is_some() && !rewritten.is_alone;
+        // Where there is little room it is not given to what has to wait for others. What lies in packs that stay is not to lie there twice: what went with it is
+        // written without that the next time.
+        let is_taken_back = rewritten.old.packs.is_empty()
+            || !rewritten.bad.is_empty()
+            || rewritten.full.is_some() && !rewritten.is_alone;
         if !is_taken_back {
             removal.rewritten += rewritten.bytes;
         }
@@ -220,8 +247,9 @@ impl Store {
             }
         };
         // Its pack stays.
+        let first_unread = Mutex::new(None);
         let unread = |chunk: &ChunkId, problem: String| {
-            tracing::warn!("chunk {chunk} is not written anew: {problem}");
+            first_unread.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert((*chunk, problem));
             Ok(())
         };
         let full = match copier.copy_chunks(
@@ -231,7 +259,7 @@ impl Store {
             told,
         ) {
             Ok(()) => None,
-            Err(CopyError::Target(full @ WriteError::Full { .. })) => Some(full),
+            Err(CopyError::Target(WriteError::Full { operation })) => Some(operation),
             Err(CopyError::Target(error)) => return Err(error),
             Err(CopyError::Source(error)) => return Err(error.into()),
         };
@@ -247,6 +275,7 @@ impl Store {
         Ok(Rewritten {
             old: Elsewhere { packs: old.into_keys().collect(), good, only: HashSet::new() },
             bad,
+            unread: first_unread.into_inner().unwrap_or_else(PoisonError::into_inner),
             is_alone,
             has_freed: false,
             new: Elsewhere {
@@ -256,6 +285,7 @@ impl Store {
             },
             bytes: index.packs.iter().map(|pack| pack.file_len).sum(),
             cost,
+            all,
             is_stopped,
             full,
         })
@@ -359,6 +389,15 @@ fn find_homes(packs: &[&PackIndex], sizes: &[(u64, u64)], homes: &mut HashMap<Ch
             }
         }
     }
+}
+
+/// Why nothing is written anew where it takes so many bytes.
+fn no_room(operation: &MediaError, bytes: u64) -> Kept {
+    KeptWhy::Medium.says(format!(
+        "the store is full: {operation}: it takes {} MiB, until what that replaces goes: make so much room beside the store, or remove another image \
+         (`dormouse rm --dry-run IMAGE` says what that gives back)",
+        bytes.div_ceil(1 << 20)
+    ))
 }
 
 fn len<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> u64 {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use crate::support::fault::Fault;
 use crate::support::hook::Hook;
+use crate::support::quota::Quota;
 use crate::support::sample::{assert_sample, checkpoint, manifest, objects, options, write, write_objects};
 use crate::support::sim::{Sim, Unsynced};
 use image::{Compress, ImageId, Index};
@@ -371,6 +372,17 @@ fn any_failing_operation_of_a_removal_leaves_what_is_listed_whole() {
             }
         }
     }
+}
+
+/// Who makes room is told how much that takes, and not to make room as he does.
+#[test]
+fn without_room_for_an_index_it_is_said_how_much_that_takes() {
+    let (medium, _, images) = three();
+    medium.remove(&format!("images/{}.img", images[0])).unwrap();
+    let full = Quota::new(Arc::new(medium.clone()), (0, u64::MAX));
+    let error = Store::open_media(Arc::new(full)).unwrap().remove(&[]).unwrap_err().to_string();
+    assert!(error.contains("takes 1 KiB for a moment") && !error.contains("prune"), "{error}");
+    assert_eq!(assert_sound(&open(&medium)), [1, 2].into());
 }
 
 #[test]

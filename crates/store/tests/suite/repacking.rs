@@ -14,7 +14,7 @@ use crate::support::sample::{assert_sample, checkpoint, manifest, noise, objects
 use crate::support::sim::{Sim, Unsynced};
 use image::{Compress, ImageId, Index, ObjectKind, RawPath};
 use store::media::{Around, Media, MediaLock, MediaRead};
-use store::{ChunkWriter, CopyOptions, Draft, Removal, Repack, Store, WriteOptions};
+use store::{ChunkWriter, CopyOptions, Draft, KeptWhy, Removal, Repack, Store, WriteOptions};
 
 /// Nothing may be left that is not needed. One thread, so that what happens happens in the same order each time.
 pub fn repack() -> Repack {
@@ -310,6 +310,39 @@ fn a_rotten_chunk_keeps_its_pack() {
     assert_tidy(&medium, &store);
 }
 
+/// Nothing of its pack is there twice, and the others go.
+#[test]
+fn what_lies_beside_a_rotten_chunk_is_not_kept_twice() {
+    let medium = Sim::default();
+    let store = Store::open_or_create_media(Arc::new(medium.clone())).unwrap();
+    let take = |number, seeds: &[u64]| {
+        let draft = store.begin().unwrap();
+        let writer = writer(&draft);
+        for seed in seeds {
+            let kind = ObjectKind::CriuFile { name: RawPath::from(format!("{seed}.img").as_str()) };
+            writer.put(kind, &noise(*seed, 1000)).unwrap();
+        }
+        draft.publish(manifest("job", number), vec![writer.finish().unwrap()]).unwrap().id
+    };
+    // The last one needs two chunks of the first pack, of which one rots, and one of the second.
+    let images = [take(0, &[1, 2, 3]), take(1, &[4, 5]), take(2, &[1, 3, 4])];
+    let [first, second] = [images[0], images[1]].map(|image| pack_of(&medium, &image));
+    let lengths = [&first, &second].map(|pack| medium.open(pack).unwrap().len().unwrap());
+    medium.tamper(&first, |bytes| bytes[100] ^= 1);
+    let removal = run(&store, &images[..2]);
+    assert_eq!(removal.freed, lengths[1]);
+    assert!((1000..1300).contains(&removal.rewritten), "{removal:?}");
+    assert_eq!(pack_bytes(&medium), lengths[0] + removal.rewritten);
+    let why = removal.not_rewritten.unwrap();
+    assert_eq!(why.why, KeptWhy::Unreadable);
+    for word in [&first, &images[2].to_string(), "1 packs stay", "`dormouse verify`"] {
+        assert!(why.message.contains(word), "{word}: {why}");
+    }
+    let again = run(&store, &[]);
+    assert_eq!((again.freed, again.rewritten, again.not_rewritten.unwrap().why), (0, 0, KeptWhy::Unreadable));
+    assert_eq!(pack_bytes(&medium), lengths[0] + removal.rewritten);
+}
+
 /// A chunk that lies in a second pack, too, is looked at there before the first goes.
 #[test]
 fn a_rotten_copy_elsewhere_is_not_counted_on() {
@@ -388,6 +421,10 @@ fn it_ends_with_any_amount_of_room() {
             let removal = store.remove_and_repack(&images[..1], &repack, &mut |_, _| Continue(())).unwrap();
             let case = format!("{bytes} bytes, {files} files, packs of {pack_len}: {removal:?}");
             assert_eq!(removal.images, images[..1], "{case}");
+            if let Some(why) = &removal.not_rewritten {
+                assert_eq!(why.why, KeptWhy::Medium, "{case}");
+                assert!(why.message.contains("takes ") && !why.message.contains("prune"), "{case}");
+            }
             assert!(removal.freed > 0 || removal.not_rewritten.is_some() || removal.kept.is_some(), "{case}");
             assert!(
                 quota.used() <= before && quota.created() < 60,
