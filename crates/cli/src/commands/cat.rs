@@ -2,17 +2,20 @@
 
 use super::store_access;
 use crate::flags::Cat;
-use checkpoint::{Failure, Kind, find_image, open_store, read_failure};
+use checkpoint::{Failure, JobRecord, Kind, find_image, open_store, read_failure};
+use host::files::Restoration;
+use image::{FileAction, Object, ObjectKind};
+use std::fmt::Display;
 use std::io::{self, ErrorKind, IsTerminal, Write};
-use store::{ReadError, find_object};
+use std::os::unix::ffi::OsStrExt;
+use store::{Image, ReadError, find_object};
 
 /// Writes an object to standard output. Who reads it may stop when it has had enough.
 pub fn run(flags: &Cat) -> Result<(), Failure> {
     let store = open_store(&store_access(&flags.store)?)?;
     let id = find_image(&store, &flags.image)?;
     let image = store.open_foreign_image(&id).map_err(read_failure)?;
-    let object = find_object(image.manifest(), &flags.object);
-    let object = object.map_err(|error| Failure::new(Kind::NotFound, error.to_string()))?;
+    let object = find(&image, &flags.object)?;
     let (offset, len) = (flags.offset.unwrap_or(0), object.len());
     if offset > len {
         let message = format!("{} has {len} bytes, --offset {offset} is behind its end", flags.object);
@@ -33,6 +36,37 @@ pub fn run(flags: &Cat) -> Result<(), Failure> {
         }
         done => done.map_err(read_failure),
     }
+}
+
+/// The object that `reference` means; for a file that the job has written, by its path, the one that holds what a restart puts back.
+fn find<'a>(image: &'a Image, reference: &str) -> Result<&'a Object, Failure> {
+    let manifest = image.manifest();
+    let not_found = |error: &dyn Display| Failure::new(Kind::NotFound, error.to_string());
+    let error = match find_object(manifest, reference) {
+        Ok(object) => return Ok(object),
+        Err(error) => error,
+    };
+    let path = reference.strip_prefix("file:").unwrap_or(reference);
+    let Some(file) = manifest.job_files.iter().find(|file| file.path.to_string() == path) else {
+        return Err(not_found(&error));
+    };
+    if file.action != FileAction::PutBack {
+        let what = format!(
+            "image {} does not hold what was in {path}: a restart leaves that where it is",
+            manifest.id
+        );
+        return Err(not_found(&what));
+    }
+    // Under which name it is held only the record says.
+    let len = find_object(manifest, "record")
+        .map_or(0, |record| usize::try_from(record.len()).unwrap_or(usize::MAX));
+    let record = image.read_to_vec(&ObjectKind::HostRecord, len).map_err(read_failure)?;
+    let written = JobRecord::read(&record, manifest)?.host.written;
+    let name = written.into_iter().find_map(|each| match each.restoration {
+        Restoration::Contents(name) if each.path.as_os_str().as_bytes() == file.path.0 => Some(name),
+        _ => None,
+    });
+    name.and_then(|name| find_object(manifest, &format!("criu:{name}")).ok()).ok_or_else(|| not_found(&error))
 }
 
 /// Standard output, into which nothing goes that a terminal would take for a command.
@@ -59,6 +93,50 @@ impl<W: Write> Write for Output<W> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use image::{JobFile, Manifest, RawPath};
+    use serde_json::{Value, json};
+    use store::{Store, WriteOptions};
+
+    #[test]
+    fn what_a_file_held_is_found_by_its_path() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open_or_create(folder.path()).unwrap();
+        let draft = store.begin().unwrap();
+        let writer = draft.writer(&WriteOptions::default()).unwrap();
+        let saved = |path: &str, name: &str| {
+            let restoration = json!({ "Contents": name });
+            json!({ "path": path, "length": 3, "mode": 0o644, "owner": [0, 0], "open": true, "restoration": restoration })
+        };
+        let golden = include_str!("../../../checkpoint/tests/golden/job-record-4.json");
+        let mut record: Value = serde_json::from_str(golden).unwrap();
+        record["host"]["written"] = json!([saved("/srv/a", "written-0"), saved("/srv/b", "written-1")]);
+        writer.put(ObjectKind::HostRecord, record.to_string().as_bytes()).unwrap();
+        for (name, bytes) in [("written-0", b"one"), ("written-1", b"two")] {
+            writer.put(ObjectKind::CriuFile { name: RawPath::from(name) }, bytes).unwrap();
+        }
+        let file = |path: &str, action| JobFile { path: RawPath::from(path), len: 3, action };
+        let job_files = vec![
+            file("/srv/a", FileAction::PutBack),
+            file("/srv/b", FileAction::PutBack),
+            file("/srv/log", FileAction::Truncate),
+            file("/srv/lost", FileAction::PutBack),
+        ];
+        let manifest = Manifest { job_files, ..Manifest::new("job") };
+        let id = draft.publish(manifest, vec![writer.finish().unwrap()]).unwrap().id;
+        let image = store.open_foreign_image(&id).unwrap();
+        for (reference, bytes) in [("/srv/b", b"two"), ("file:/srv/a", b"one"), ("criu:written-1", b"two")] {
+            let found = find(&image, reference).unwrap();
+            assert_eq!(image.read_to_vec(&found.kind, 3).unwrap(), bytes, "{reference}");
+        }
+        for (wrong, words) in [
+            ("/srv/log", "a restart leaves that where it is"),
+            ("file:/srv/lost", "has no object"),
+            ("/srv/c", "has no object"),
+        ] {
+            let failure = find(&image, wrong).unwrap_err();
+            assert!(failure.kind == Kind::NotFound && failure.message.contains(words), "{failure:?}");
+        }
+    }
 
     #[test]
     fn a_terminal_gets_text_only() {

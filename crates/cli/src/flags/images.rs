@@ -50,7 +50,7 @@ pub struct Diff {
 /// `dormouse cat`
 #[derive(Args, Debug)]
 #[command(
-    after_help = "IMAGE is an image's id or the beginning of it, or a job's name for its newest image. OBJECT is a name that `dormouse inspect` lists; an address of device memory, or the name of a file without the part before the colon, is enough where only one fits.\n\nEach piece is checked before it is written: where one is damaged the output ends before it, and the exit code is 7.\n\n  dormouse cat train record | jq .                            # what the supervisor knows of the job\n  dormouse cat train core-2.img | crit decode                 # a file of CRIU's\n  dormouse cat train 0x200000000000 --length 64 | xxd         # the first bytes of an allocation"
+    after_help = "IMAGE is an image's id or the beginning of it, or a job's name for its newest image. OBJECT is a name that `dormouse inspect` lists; an address of device memory, or the name of a file without the part before the colon, is enough where only one fits. A file of the job's that a restart puts back is found by its path.\n\nEach piece is checked before it is written: where one is damaged the output ends before it, and the exit code is 7.\n\n  dormouse cat train record | jq .                            # what the supervisor knows of the job\n  dormouse cat train core-2.img | crit decode                 # a file of CRIU's\n  dormouse cat train 0x200000000000 --length 64 | xxd         # the first bytes of an allocation"
 )]
 pub struct Cat {
     /// The image
