@@ -69,6 +69,18 @@ fn a_job_goes_on_from_an_encrypted_store_by_who_has_the_key() {
     Failure::of(&copy().output().unwrap()).unwrap().expect(6, &["--plain", "--encrypt"]);
     assert!(!into.exists());
     assert!(copy().arg("--plain").output().unwrap().status.success());
+    // Who asks for encryption gets no job that could only be checkpointed without.
+    let mut run = place.dormouse("run");
+    run.args(["--device", "soft", "--store"])
+        .arg(&into)
+        .args(flags)
+        .arg("--")
+        .arg(stage.guest(PACED))
+        .arg("1");
+    let refused = run.output().unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(125), "{said}");
+    assert!(said.contains("was not started, since it is to be checkpointed there encrypted"), "{said}");
 
     let restarted = Job::start({
         let mut command = place.restart_command(stage.name());

@@ -168,10 +168,12 @@ pub fn run(
     // Before the folder of all jobs is touched, which only root can.
     host::check_privilege().map_err(|error| Failure::new(Kind::Unavailable, error.to_string()))?;
     if let Err(failure) = check_store_for_job(&settings.store) {
-        if settings.regularly.is_some() {
-            let message = format!(
-                "{failure}; the program was not started, since it is to be checkpointed there regularly"
-            );
+        let asked = [
+            (settings.regularly.is_some(), "checkpointed there regularly"),
+            (!settings.store.recipients.is_empty(), "checkpointed there encrypted"),
+        ];
+        if let Some((_, how)) = asked.iter().find(|(is_asked, _)| *is_asked) {
+            let message = format!("{failure}; the program was not started, since it is to be {how}");
             return Err(Failure { message, ..failure });
         }
         tracing::warn!(

@@ -295,6 +295,9 @@ pub struct Json {
 
 /// `dormouse ps`
 #[derive(Args, Debug)]
+#[command(
+    after_help = "A job ends when its program does. To end one by hand, send a signal to its supervisor (kill PID): the program gets it."
+)]
 pub struct Ps {
     #[command(flatten)]
     pub json: Json,
