@@ -42,6 +42,8 @@ struct Unused {
     indexes: Vec<Index>,
     packs: Vec<PackId>,
     bytes: u64,
+    /// How many packs get a name that none had.
+    named_anew: usize,
 }
 
 impl Removal {
@@ -140,6 +142,12 @@ impl Store {
         // What somebody else has removed meanwhile must not come back either.
         self.sync_images()?;
         self.free(&unused)?;
+        if unused.named_anew > 0 {
+            tracing::warn!(
+                "an index was damaged or missing: what images need of {} packs that no other names is indexed anew",
+                unused.named_anew
+            );
+        }
         let removal = Removal { freed: unused.bytes, ..Removal::default() };
         let waiting = sentences.bytes;
         // Behind that: who sees a pack no longer condemned finds no index that names it, or it stays.
@@ -244,6 +252,7 @@ impl Store {
         if !has.lost.is_empty() || lacks && !all_others_stay {
             let indexes = self.indexes_anew(&mut has, &named)?;
             kept.extend(indexes.iter().flat_map(|index| &index.packs).map(|pack| pack.id));
+            unused.named_anew = indexes.iter().map(|index| index.packs.len()).sum();
             unused.indexes.extend(indexes);
         }
         // Other packs that no index names are of a writer that was killed between two steps.

@@ -333,4 +333,39 @@ mod tests {
             "{text}"
         );
     }
+
+    #[test]
+    fn an_image_that_can_be_read_is_told_from_one_that_has_lost_something() {
+        let report = |cure| VerifyReport {
+            image: ImageId([7; 16]),
+            ok: false,
+            read_data: true,
+            objects: 1,
+            chunks: 1,
+            bytes: 0,
+            damage: vec![Damage {
+                file: "packs/a.pack".into(),
+                file_offset: None,
+                objects: Vec::new(),
+                problem: "it is cut short".to_owned(),
+                cure,
+            }],
+            more_damage: 0,
+        };
+        let said = |reports: Vec<VerifyReport>| {
+            let (mut text, verified) = (Vec::new(), Verified::All { ok: false, images: reports });
+            verified.show(&mut text).unwrap();
+            assert_eq!(verified.code(), ExitCode::from(7));
+            String::from_utf8(text).unwrap()
+        };
+        let readable = said(vec![report(Cure::Anew)]);
+        assert!(
+            readable.contains("can be read whole") && !readable.contains("use another image"),
+            "{readable}"
+        );
+        // What helps against each sort of damage is said once.
+        let both = said(vec![report(Cure::Copy), report(Cure::Anew), report(Cure::Copy)]);
+        assert_eq!(both.matches("use another image").count(), 1, "{both}");
+        assert_eq!(both.matches("`dormouse copy").count(), 1, "{both}");
+    }
 }

@@ -113,7 +113,7 @@ mod tests {
     use image::Manifest;
     use std::fs;
     use store::media::{Dir, Media};
-    use store::{Location, Store};
+    use store::{Kept, Location, Store};
 
     /// What is in force already is no advice.
     #[test]
@@ -130,6 +130,17 @@ mod tests {
             assert!(said.contains(below) && !said.contains("--max-unused 10"), "{said}");
         }
         assert!(said(0.0).ends_with("the last of them\n"), "{}", said(0.0));
+    }
+
+    /// What is damaged is; that a disk is full is no damage.
+    #[test]
+    fn a_pack_that_stays_since_it_is_damaged_is_told_by_the_exit_code() {
+        for (why, code) in [(KeptWhy::Unreadable, 7), (KeptWhy::Medium, 0)] {
+            let why = Kept { why, message: "it stays".to_owned() };
+            let removal = Removal { freed: 5, not_rewritten: Some(why), ..Removal::default() };
+            let removed = Removed { removal, dry_run: false, max_unused: 0.1 };
+            assert_eq!(removed.code(), ExitCode::from(code));
+        }
     }
 
     #[test]

@@ -212,7 +212,7 @@ impl Fetcher {
             .map(|(_, file)| format!("; {} is not usable: {}", file.path.display(), file.problem));
         let indexes = self.store.media().full_path(layout::INDEX);
         format!(
-            "chunk {chunk} is in none of the indexes in {}{}",
+            "chunk {chunk} is in none of the indexes in {}, and `dormouse verify --quick` says what mends that{}",
             indexes.display(),
             damaged.collect::<String>()
         )

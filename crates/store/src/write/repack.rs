@@ -147,10 +147,13 @@ impl Store {
         };
         let images: Vec<String> =
             self.image_ids()?.iter().filter(|image| needs(image)).map(ImageId::to_string).collect();
+        let stay = match packs {
+            1 => "its pack stays".to_owned(),
+            packs => format!("{packs} packs stay of which something cannot be read"),
+        };
         Ok(format!(
-            "{problem}; needed by image {}; {packs} packs stay of which something cannot be read, and `dormouse verify` names all of it: bring the file back \
-             from a copy, remove the images that need it, or move the pack out of the store: the next checkpoint of each running job writes anew what that \
-             has needed of it (docs/store.md)",
+            "{problem}; needed by image {}; {stay}, and `dormouse verify` names all that is lost: bring the file back from a copy, remove \
+             the images that need it, or move the pack out of the store: the next checkpoint of each running job writes anew what that has needed of it (docs/store.md)",
             images.join(", ")
         ))
     }

@@ -182,6 +182,11 @@ fn a_missing_index_is_told_by_what_it_named() {
         let [advice] = &VerifyReport::advice(&[report])[..] else { panic!() };
         assert!(advice.contains("`dormouse rm`, without an image"), "{advice}");
     }
+    let open = store.open_image(&image).unwrap();
+    let unread = objects(5).into_iter().find_map(|(kind, bytes)| open.read_to_vec(&kind, bytes.len()).err());
+    let unread = unread.unwrap().to_string();
+    assert!(unread.contains("`dormouse verify --quick` says"), "{unread}");
+    drop(open);
     // Which helps.
     store.remove(&[]).unwrap();
     assert!(store.verify(&image, &mut |_| {}).unwrap().ok && store.verify(&other, &mut |_| {}).unwrap().ok);
