@@ -41,11 +41,16 @@ pub(super) fn lacking(images: &Path, files: Vec<PathBuf>) -> io::Result<Vec<Lack
         // One at a time: there may be more than one may have open.
         let file = File::open(&path)?;
         let meta = file.metadata()?;
+        let key = (meta.dev(), meta.ino());
+        // Its page map is complete, if CRIU has asked more than once.
+        if all.contains_key(&key) {
+            continue;
+        }
         let is_apart = meta.dev() == written.kernels;
         let lacking =
             if is_apart { written.in_pages(&file, meta.ino()) } else { written.in_file(&file, &meta) };
         let (name, written, parts) = lacking?;
-        all.insert((meta.dev(), meta.ino()), Lacking { name, written, parts, file: path.into() });
+        all.insert(key, Lacking { name, written, parts, file: path.into() });
     }
     Ok(all.into_values().collect())
 }
