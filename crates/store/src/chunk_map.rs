@@ -31,8 +31,13 @@ pub(crate) fn usable(store: &Store, barred: &Barred) -> Result<Usable, ReadError
 
 /// The chunks of a pack, if that is there and has the right length.
 fn usable_of(pack: &PackIndex, there: &HashMap<PackId, u64>) -> impl Iterator<Item = (ChunkId, u32)> {
-    let entries = if there.get(&pack.id) == Some(&pack.file_len) { &pack.entries[..] } else { &[] };
+    let entries = if is_there(there, pack) { &pack.entries[..] } else { &[] };
     entries.iter().map(|entry| (entry.id, entry.plain_len))
+}
+
+/// Whether a pack is there, by the lengths of packs, with all that its index says.
+pub(crate) fn is_there(lengths: &HashMap<PackId, u64>, pack: &PackIndex) -> bool {
+    lengths.get(&pack.id) == Some(&pack.file_len)
 }
 
 /// The packs in a store's folder that are not barred, and how long they are.

@@ -449,6 +449,10 @@ fn what_is_near(inside: Option<&(String, u64)>) -> String {
 /// What can be done about damage.
 pub(crate) const RESCUE: &str = "bring the file back from a copy, or use another image (`dormouse ls`)";
 
+/// What comes of it when a damaged pack is moved out of the store: the jobs still have the memory.
+pub(crate) const WRITTEN_ANEW: &str =
+    "the next checkpoint of each running job writes anew what that has needed of it (docs/store.md)";
+
 /// What can be done about a store's own file: nothing in the store depends on what it says, unless that is the secret.
 const NEW_CONFIG: &str = "; bring it back from a copy, or, if the store is not encrypted, copy the file of a new store there: the images are not \
      concerned";

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use image::{ChunkId, ImageId, Index, PackId, PackIndex};
 
+use crate::chunk_map::is_there;
 use crate::{Kept, KeptWhy, MediaError, ReadError, Store, WriteError, layout};
 
 /// The number of no pack.
@@ -148,7 +149,7 @@ impl Inventory<'_> {
 
     /// Whether a pack is there with all that its index says.
     pub(crate) fn is_there(&self, pack: &PackIndex) -> bool {
-        self.lengths.get(&pack.id) == Some(&pack.file_len)
+        is_there(&self.lengths, pack)
     }
 
     /// Whether images need chunks that are in no pack that an index names and that is there: an index is missing, or a pack. Behind it each chunk says
@@ -157,7 +158,7 @@ impl Inventory<'_> {
         let Self { indexes, lengths, needed, .. } = self;
         needed.values_mut().for_each(|pack| *pack = NOWHERE);
         let packs = indexes.iter().flat_map(|index| &index.packs);
-        for pack in packs.filter(|pack| lengths.get(&pack.id) == Some(&pack.file_len)) {
+        for pack in packs.filter(|pack| is_there(lengths, pack)) {
             note_found(needed, pack);
         }
         self.lacks_still()

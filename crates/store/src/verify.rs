@@ -11,7 +11,7 @@ use image::{ChunkError, ChunkId, Extent, ImageId, Manifest, PackId, PackIndex, p
 use serde::Serialize;
 
 use crate::chunk_map::{ChunkMap, Place};
-use crate::error::{RESCUE, describe};
+use crate::error::{RESCUE, WRITTEN_ANEW, describe};
 use crate::list::problem_of;
 use crate::media::{Cursor, MediaLock, MediaRead};
 use crate::read::{BadCopy, Fetcher, Scratch, whole_pack};
@@ -83,11 +83,7 @@ pub enum Cure {
 impl Cure {
     fn advice(self) -> String {
         match self {
-            // Of a store the jobs still have the memory, too.
-            Self::Copy => format!(
-                "{RESCUE}; where a damaged pack is moved out of the store, the next checkpoint of each running job writes anew what that has needed of it \
-                 (docs/store.md)"
-            ),
+            Self::Copy => format!("{RESCUE}; where a damaged pack is moved out of the store, {WRITTEN_ANEW}"),
             Self::Index => "where an index is damaged or missing, bring it back from a copy, or let `dormouse rm`, without an image and while no checkpoint is being \
                             written, write it anew from the packs"
                 .to_owned(),

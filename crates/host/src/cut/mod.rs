@@ -3,6 +3,7 @@
 mod chunks;
 mod copies;
 mod dump;
+mod dump_error;
 mod left_out;
 mod nameless;
 mod record;
@@ -15,7 +16,8 @@ mod several;
 mod withheld;
 
 pub(crate) use copies::Known as KnownCopies;
-pub use dump::{DumpError, DumpOptions, DumpReport, Frozen, MemoryWay, ReadyDump};
+pub use dump::{DumpOptions, DumpReport, Frozen, MemoryWay, ReadyDump};
+pub use dump_error::DumpError;
 pub use left_out::LeftOut;
 pub use record::{HostRecord, MountRecord, TaskRecord};
 pub use refusals::Unstoppable;

@@ -118,7 +118,7 @@ impl CopyRoom {
     }
 
     /// For so many bytes, which takes no memory yet.
-    pub(super) fn new(bytes: usize) -> io::Result<Self> {
+    fn new(bytes: usize) -> io::Result<Self> {
         if bytes == 0 {
             return Ok(Self { base: std::ptr::null_mut(), bytes });
         }
@@ -133,7 +133,7 @@ impl CopyRoom {
     }
 
     /// Has memory made for so many bytes, which takes longer than to fill it.
-    pub(super) fn populate(&self, bytes: usize) {
+    fn populate(&self, bytes: usize) {
         let end = bytes.min(self.bytes);
         by_threads(
             THREADS,

@@ -9,8 +9,9 @@ use image::{ChunkId, Entry, ImageId, Index, PackId, PackIndex};
 
 use super::copy::{Copier, CopyOptions, Wanted};
 use super::elsewhere::{Elsewhere, sift};
-use crate::chunk_map::{ChunkMap, Place};
+use crate::chunk_map::{ChunkMap, Place, is_there};
 use crate::condemned::Sentences;
+use crate::error::WRITTEN_ANEW;
 use crate::inventory::{Inventory, NOWHERE, Needed, Untold};
 use crate::{CopyError, Kept, KeptWhy, MediaError, Removal, Store, WriteError};
 
@@ -153,7 +154,7 @@ impl Store {
         };
         Ok(format!(
             "{problem}; needed by image {}; {stay}, and `dormouse verify` names all that is lost: bring the file back from a copy, remove \
-             the images that need it, or move the pack out of the store: the next checkpoint of each running job writes anew what that has needed of it (docs/store.md)",
+             the images that need it, or move the pack out of the store: {WRITTEN_ANEW}",
             images.join(", ")
         ))
     }
@@ -309,7 +310,7 @@ impl Plan {
         for index in indexes.iter() {
             let usable = index.packs.iter().filter(|pack| {
                 !passed(&index.image, &pack.id)
-                    && lengths.get(&pack.id) == Some(&pack.file_len)
+                    && is_there(lengths, pack)
                     && pack.entries.iter().any(|entry| homes.contains_key(&entry.id))
             });
             packs.extend(usable.map(|pack| (pack.id, pack)));

@@ -207,23 +207,28 @@ fn a_damaged_index_is_written_anew_from_the_packs() {
         damaged.iter().for_each(|index| medium.tamper(index, change));
         // With that as it was all the time.
         let medium = medium.copy();
-        let store = open(&medium);
-        let planned = store.would_remove(&images[2..]).unwrap();
-        let removal = store.remove(&images[2..]).unwrap();
-        assert!(removal.freed > 0 && removal.kept.is_none(), "{damaged:?}: {removal:?}");
-        assert_eq!(removal, planned);
-        let end = medium.operations();
-        assert_eq!(assert_sound(&store), [0, 1].into(), "{damaged:?}");
-        assert_tidy(&medium, &store);
-        // Cut off, it goes on the next time.
-        for cut in 0..=end {
-            for unsynced in [Unsynced::Lost, Unsynced::Kept, Unsynced::Mixed(cut as u64)] {
-                let after = medium.after_crash(cut, unsynced);
-                let store = open(&after);
-                store.remove(&[]).unwrap();
-                assert!(assert_sound(&store).is_superset(&[0, 1].into()), "cut {cut}, {unsynced:?}");
-                assert_tidy(&after, &store);
-            }
+        assert_removed_whole(&medium, &images[2..], &format!("{damaged:?}"));
+    }
+}
+
+/// The last of three images is removed as planned, wherever that is cut off, and the others stay whole.
+fn assert_removed_whole(medium: &Sim, image: &[ImageId], what: &str) {
+    let store = open(medium);
+    let planned = store.would_remove(image).unwrap();
+    let removal = store.remove(image).unwrap();
+    assert!(removal.freed > 0 && removal.kept.is_none(), "{what}: {removal:?}");
+    assert_eq!(removal, planned);
+    let end = medium.operations();
+    assert_eq!(assert_sound(&store), [0, 1].into(), "{what}");
+    assert_tidy(medium, &store);
+    // Cut off, it goes on the next time.
+    for cut in 0..=end {
+        for unsynced in [Unsynced::Lost, Unsynced::Kept, Unsynced::Mixed(cut as u64)] {
+            let after = medium.after_crash(cut, unsynced);
+            let store = open(&after);
+            store.remove(&[]).unwrap();
+            assert!(assert_sound(&store).is_superset(&[0, 1].into()), "cut {cut}, {unsynced:?}");
+            assert_tidy(&after, &store);
         }
     }
 }
@@ -237,23 +242,7 @@ fn a_missing_index_is_written_anew_from_the_packs() {
         let medium = medium.copy();
         missing.iter().for_each(|index| medium.remove(&format!("index/{index}")).unwrap());
         let medium = medium.copy();
-        let store = open(&medium);
-        let planned = store.would_remove(&images[2..]).unwrap();
-        let removal = store.remove(&images[2..]).unwrap();
-        assert!(removal.freed > 0 && removal.kept.is_none(), "{missing:?}: {removal:?}");
-        assert_eq!(removal, planned);
-        let end = medium.operations();
-        assert_eq!(assert_sound(&store), [0, 1].into(), "{missing:?}");
-        assert_tidy(&medium, &store);
-        for cut in 0..=end {
-            for unsynced in [Unsynced::Lost, Unsynced::Mixed(cut as u64)] {
-                let after = medium.after_crash(cut, unsynced);
-                let store = open(&after);
-                store.remove(&[]).unwrap();
-                assert!(assert_sound(&store).is_superset(&[0, 1].into()), "cut {cut}, {unsynced:?}");
-                assert_tidy(&after, &store);
-            }
-        }
+        assert_removed_whole(&medium, &images[2..], &format!("{missing:?}"));
     }
 }
 
