@@ -1,6 +1,7 @@
 //! Bad input, missing privileges, full disks: each is refused with a message that says what, to what, and what to do.
 #![allow(clippy::unwrap_used)]
 
+use std::iter;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -254,8 +255,9 @@ fn a_file_that_was_appended_to_and_cannot_be_made_durable() {
     run_on_after_failed_checkpoint(&stage, job);
 }
 
-/// By how much the disk has more room each time, bytes.
-const STEP: u64 = 700 << 10;
+/// The room that a full disk has for an image, bytes: none, then this, then twice as much each time, since how much an image takes depends
+/// on how far the program has come.
+const FIRST_ROOM: u64 = 64 << 10;
 
 /// The store becomes full at another write each time: the image before is there, the job runs on, and what was written in vain is gone.
 #[test]
@@ -266,11 +268,11 @@ fn a_store_that_becomes_full() {
     let job = stage.started("stencil", &args).unwrap();
     let undisturbed = Stage::new("never-full").unwrap().started("stencil", &args).unwrap();
     let mut last = stage.checkpoint(After::LeaveRunning).unwrap();
-    let mut levels = 0..60;
+    let mut rooms = iter::once(0).chain((0..16).map(|doubled| FIRST_ROOM << doubled)).enumerate();
     let refused = loop {
-        let level = levels.next().expect("a checkpoint takes no more than that");
+        let (level, room) = rooms.next().expect("a checkpoint takes no more than that");
         let before = store.used().unwrap();
-        store.resize(before + STEP * level).unwrap();
+        store.resize(before + room).unwrap();
         let output = place.checkpoint_command(After::LeaveRunning).output().unwrap();
         let is_taken = output.status.success();
         store.resize(1 << 30).unwrap();
@@ -287,7 +289,7 @@ fn a_store_that_becomes_full() {
         let left = store.used().unwrap() - before;
         assert!(left < 64 << 10, "{left} bytes of an image that there is not are left at level {level}");
     };
-    assert!(refused > 2, "{refused}");
+    assert!(refused > 3, "{refused}");
     let native = undisturbed.finish().unwrap().stdout;
     let finished = job.finish().unwrap();
     assert_eq!((finished.exit, &finished.stdout), (Exit::Code(0), &native), "{}", finished.stderr);
