@@ -49,6 +49,7 @@ step checkpoints-32 300 "$here/bin/checkpoint-bench" --to-disk 32 --to-memory --
 step checkpoints-64 400 "$here/bin/checkpoint-bench" --to-disk --to-memory 64 --suspended
 step checkpoints-100 500 "$here/bin/checkpoint-bench" --to-disk --to-memory 100 --suspended
 step suspended 120 "$here/bin/checkpoint-bench" --to-disk --to-memory --suspended 1,20
+step migrate 120 python3 "$here/bench/migrate.py"
 step shared 120 python3 "$here/bench/shared.py" --mib 2048
 step network 590 "$here/bin/network-bench"
 # Some 130 s, 20 GiB on the device that all change, and 4 on the host.

@@ -94,7 +94,7 @@ fn a_terminal_is_told_how_a_restart_goes_and_nobody_else() {
     let image = stage.checkpoint(After::LeaveRunning).unwrap();
     let whole = stage.finish(job).unwrap().stdout;
 
-    let restart = stage.place().restart_command(&image);
+    let restart = stage.place().restart_command(stage.name());
     let words = restart.get_args().map(|arg| arg.to_str().unwrap()).collect::<Vec<_>>().join(" ");
     let mut script = Command::new("script");
     script.current_dir(stage.place().cwd()).args(["--quiet", "--return", "--command"]);
@@ -103,10 +103,15 @@ fn a_terminal_is_told_how_a_restart_goes_and_nobody_else() {
     let shown = String::from_utf8_lossy(&seen.stdout);
     assert!(seen.status.success(), "{shown}");
     assert!(shown.contains("reading") && !shown.contains("0 B/0 B"), "{shown}");
+    // Which program that name stood for last.
+    assert!(
+        shown.contains(&format!("goes on from image {}", &image[..12])) && shown.contains(PACED),
+        "{shown}"
+    );
     let output = fs::read(stage.place().cwd().join("output")).unwrap();
     assert!(!output.is_empty() && whole.ends_with(&output), "{}", String::from_utf8_lossy(&output));
 
-    let unseen = stage.place().restart(&image).unwrap().finish().unwrap();
-    assert!(!unseen.stderr.contains("reading") && unseen.exit == Exit::Code(0), "{}", unseen.stderr);
+    let unseen = stage.place().restart(stage.name()).unwrap().finish().unwrap();
+    assert!(unseen.stderr.is_empty() && unseen.exit == Exit::Code(0), "{}", unseen.stderr);
     assert!(whole.ends_with(&unseen.stdout));
 }

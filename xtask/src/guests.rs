@@ -104,7 +104,7 @@ pub fn build(
     ] {
         std::fs::copy(&from, guests.join(name)).with_context(|| format!("cannot copy {}", from.display()))?;
     }
-    for name in ["jobs.py", "shared.py", "steps.py", "stopped.py", "train.py", "whole.py"] {
+    for name in ["jobs.py", "migrate.py", "shared.py", "steps.py", "stopped.py", "train.py", "whole.py"] {
         crate::kit::install(&benches.join(name), &bench.join(name))?;
     }
     crate::kit::install(&benches.join("measure.sh"), &kit.join("measure"))

@@ -3,6 +3,7 @@
 use crate::Folder;
 use crate::messages::{Answer, Ask, LOAD_MAX, Told, What, greet, receive, send};
 use std::collections::HashMap;
+use std::fmt;
 use std::io::{self, Read, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -20,6 +21,8 @@ pub(crate) struct Session {
     to: Stream,
     /// For what is written to files.
     bulk: Vec<Stream>,
+    /// How many files go by each of them.
+    files: Mutex<Vec<usize>>,
     waiting: Mutex<Waiting>,
     /// The last number, of an ask or of something open.
     number: AtomicU64,
@@ -54,6 +57,42 @@ impl Stream {
     }
 }
 
+/// The bulk stream that all of one file goes by, so that it is in order.
+pub(crate) struct Way {
+    session: Arc<Session>,
+    stream: usize,
+}
+
+impl Way {
+    /// Says something about a file that is being written, which is not answered.
+    pub(crate) fn tell(&self, what: What, load: &[u8]) -> io::Result<()> {
+        self.session.send(self.stream(), &Ask { number: 0, what }, load)
+    }
+
+    /// Asks about it, behind what was written to it, and waits for the answer.
+    pub(crate) fn ask(&self, what: What) -> io::Result<(Told, Vec<u8>)> {
+        self.session.ask_with(self.stream(), what, &[], self.session.within)
+    }
+
+    fn stream(&self) -> &Stream {
+        // There is one at least, as `Wires` has it.
+        self.session.bulk.get(self.stream).unwrap_or(&self.session.to)
+    }
+}
+
+impl fmt::Debug for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Way").field(&self.stream).finish()
+    }
+}
+
+impl Drop for Way {
+    fn drop(&mut self) {
+        let mut files = self.session.files.lock().unwrap_or_else(PoisonError::into_inner);
+        files.get_mut(self.stream).into_iter().for_each(|files| *files -= 1);
+    }
+}
+
 type Heard = (Result<Told, io::Error>, Vec<u8>);
 
 impl Arrival {
@@ -65,9 +104,11 @@ impl Arrival {
     pub fn connect(wires: Wires, within: Duration) -> io::Result<Self> {
         let Wires { mut control_out, mut control_in, bulk_out, hang_up, patience, .. } = wires;
         greet(&mut *control_out, &mut *control_in)?;
+        let bulk: Vec<_> = bulk_out.into_iter().map(Stream::new).collect();
         let session = Arc::new(Session {
             to: Stream::new(control_out),
-            bulk: bulk_out.into_iter().map(Stream::new).collect(),
+            files: Mutex::new(vec![0; bulk.len()]),
+            bulk,
             waiting: Mutex::new(Waiting::For(HashMap::new())),
             number: AtomicU64::new(0),
             within,
@@ -127,11 +168,6 @@ impl Session {
         self.ask_with(&self.to, what, &[], self.within)
     }
 
-    /// Asks about a file that is being written, behind what was written to it.
-    pub(crate) fn ask_of(&self, file: u64, what: What) -> io::Result<(Told, Vec<u8>)> {
-        self.ask_with(self.bulk_of(file), what, &[], self.within)
-    }
-
     fn ask_with(
         &self,
         to: &Stream,
@@ -167,21 +203,20 @@ impl Session {
         self.send(&self.to, &Ask { number: 0, what }, &[])
     }
 
-    /// The same of a file that is being written.
-    pub(crate) fn tell_of(&self, file: u64, what: What, load: &[u8]) -> io::Result<()> {
-        self.send(self.bulk_of(file), &Ask { number: 0, what }, load)
-    }
-
     /// How many files can be written at a time without waiting for each other.
     pub(crate) fn side_by_side(&self) -> usize {
         self.bulk.len()
     }
 
-    /// All of one file goes one way, so that it is in order.
-    fn bulk_of(&self, file: u64) -> &Stream {
-        // There is one at least, as `Wires` has it.
-        let number = file % self.bulk.len().max(1) as u64;
-        self.bulk.get(number as usize).unwrap_or(&self.to)
+    /// The way of another file: that by which the fewest go.
+    pub(crate) fn way(self: &Arc<Self>) -> Way {
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        let fewest = files.iter_mut().enumerate().min_by_key(|(_, files)| **files);
+        let stream = fewest.map_or(0, |(stream, files)| {
+            *files += 1;
+            stream
+        });
+        Way { session: Arc::clone(self), stream }
     }
 
     fn send(&self, to: &Stream, ask: &Ask, load: &[u8]) -> io::Result<()> {

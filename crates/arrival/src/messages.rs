@@ -11,6 +11,8 @@ pub const MAGIC: &[u8; 8] = b"DMmoves3";
 const HEAD_MAX: usize = 16 << 20;
 /// The longest load.
 pub(crate) const LOAD_MAX: usize = 1 << 20;
+/// As much memory is taken before anything has come.
+const LITTLE: usize = 4 << 10;
 
 /// What is asked of the other side.
 #[derive(Debug, Serialize, Deserialize)]
@@ -158,6 +160,19 @@ pub(crate) fn send(to: &mut dyn Write, head: &impl Serialize, load: &[u8]) -> io
 
 /// Receives one, of bounded length; `None` where the stream ends before it.
 pub(crate) fn receive<T: DeserializeOwned>(from: &mut dyn Read) -> io::Result<Option<(T, Vec<u8>)>> {
+    let mut load = Vec::new();
+    let received = receive_into(from, &mut load)?;
+    Ok(received.map(|(message, len)| {
+        load.truncate(len);
+        (message, load)
+    }))
+}
+
+/// The same into memory that was used before, which grows if it has to; how long the load is with which it begins then.
+pub(crate) fn receive_into<T: DeserializeOwned>(
+    from: &mut dyn Read,
+    into: &mut Vec<u8>,
+) -> io::Result<Option<(T, usize)>> {
     let mut lengths = [0; 8];
     match from.read(&mut lengths[..1])? {
         0 => return Ok(None),
@@ -168,21 +183,27 @@ pub(crate) fn receive<T: DeserializeOwned>(from: &mut dyn Read) -> io::Result<Op
     if head > HEAD_MAX || load > LOAD_MAX {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "a message that is too long"));
     }
-    let head = take(from, head)?;
-    let message = match postcard::take_from_bytes(&head) {
+    take(from, head, into)?;
+    let message = match postcard::take_from_bytes(into.get(..head).unwrap_or_default()) {
         Ok((message, [])) => message,
         _ => return Err(io::Error::new(io::ErrorKind::InvalidData, "a message that makes no sense")),
     };
-    Ok(Some((message, take(from, load)?)))
+    take(from, load, into)?;
+    Ok(Some((message, load)))
 }
 
 /// So many bytes: memory is taken as they come.
-fn take(from: &mut dyn Read, len: usize) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    match from.take(len as u64).read_to_end(&mut bytes)? {
-        got if got == len => Ok(bytes),
-        _ => Err(io::ErrorKind::UnexpectedEof.into()),
+fn take(from: &mut dyn Read, len: usize, into: &mut Vec<u8>) -> io::Result<()> {
+    let mut got = 0;
+    while got < len {
+        if into.len() == got {
+            into.resize(len.min((2 * got).max(LITTLE)), 0);
+        }
+        let end = into.len().min(len);
+        from.read_exact(&mut into[got..end])?;
+        got = end;
     }
+    Ok(())
 }
 
 /// Both sides say what they are.

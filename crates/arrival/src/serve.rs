@@ -1,6 +1,6 @@
 //! The side that a job moves to: carries out what is asked, in order; what is written to files beside that, file by file.
 
-use crate::messages::{Answer, Ask, LOAD_MAX, Told, What, greet, receive, send};
+use crate::messages::{Answer, Ask, LOAD_MAX, Told, What, greet, receive_into, send};
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -31,7 +31,7 @@ pub fn serve(wires: Wires, media: &dyn Media, say: impl Fn(&[u8]) -> Vec<u8>) ->
         let writing = bulk_in.into_iter().map(|mut from| {
             let (files, to, hang_up) = (&files, &to, &hang_up);
             scope.spawn(move || {
-                let written = each(&mut *from, |ask, load| write(files, ask, &load, to));
+                let written = each(&mut *from, |ask, load| write(files, ask, load, to));
                 // Who is not understood is not served.
                 if written.is_err() {
                     hang_up();
@@ -55,9 +55,10 @@ pub fn serve(wires: Wires, media: &dyn Media, say: impl Fn(&[u8]) -> Vec<u8>) ->
 }
 
 /// Has each message of a stream carried out, until it ends.
-fn each(from: &mut dyn Read, mut carry_out: impl FnMut(Ask, Vec<u8>) -> io::Result<()>) -> io::Result<()> {
-    while let Some((ask, load)) = receive::<Ask>(from)? {
-        carry_out(ask, load)?;
+fn each(from: &mut dyn Read, mut carry_out: impl FnMut(Ask, &[u8]) -> io::Result<()>) -> io::Result<()> {
+    let mut load = Vec::new();
+    while let Some((ask, len)) = receive_into(from, &mut load)? {
+        carry_out(ask, load.get(..len).unwrap_or_default())?;
     }
     Ok(())
 }
@@ -157,7 +158,7 @@ struct Desk<'a> {
 
 impl Desk<'_> {
     /// Fails where the session cannot go on.
-    fn carry_out(&mut self, ask: Ask, load: Vec<u8>, to: &Mutex<Box<dyn Write + Send>>) -> io::Result<()> {
+    fn carry_out(&mut self, ask: Ask, load: &[u8], to: &Mutex<Box<dyn Write + Send>>) -> io::Result<()> {
         let Ask { number, what } = ask;
         let mut out = Vec::new();
         let told = match what {
@@ -171,7 +172,7 @@ impl Desk<'_> {
                 return Ok(());
             }
             What::Say => {
-                out = (self.say)(&load);
+                out = (self.say)(load);
                 match out.len() <= LOAD_MAX {
                     true => Ok(Told::Bytes),
                     false => Err(io::Error::other("the answer is too long")),

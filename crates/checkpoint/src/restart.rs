@@ -34,6 +34,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::Builder;
 use std::time::Duration;
+use store::report::ImageSummary;
 use store::{Access, Store};
 
 /// CRIU's log holds its warnings.
@@ -113,6 +114,12 @@ impl Restart {
     #[must_use]
     pub fn image(&self) -> ImageId {
         self.image.manifest().id
+    }
+
+    /// What `dormouse ls` says of the image.
+    #[must_use]
+    pub fn summary(&self) -> ImageSummary {
+        ImageSummary::of(self.image.manifest())
     }
 
     /// The job's name when the image was taken.

@@ -49,15 +49,28 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// Whoever the environment says, if somebody does.
+    /// Whoever the environment says, if somebody does, and is there still if he has to be.
     ///
     /// # Errors
     /// When he does not listen there.
     pub fn of_environment(part: Part) -> Result<Option<Self>, Failure> {
-        let Some(name) = std::env::var_os(VARIABLE).filter(|name| !name.is_empty()) else { return Ok(None) };
-        Self::at(&name, part).map(Some).map_err(|error| {
-            Failure::of(format_args!("nobody listens at {}, which {VARIABLE} names", name.display()), &error)
-        })
+        let name = std::env::var_os(VARIABLE).filter(|name| !name.is_empty());
+        name.map_or(Ok(None), |name| Self::named(&name, part))
+    }
+
+    fn named(name: &OsStr, part: Part) -> Result<Option<Self>, Failure> {
+        match Self::at(name, part) {
+            Ok(waiting) => Ok(Some(waiting)),
+            // He may have gone before this process came so far.
+            Err(error) if part == Part::MayMiss => {
+                tracing::debug!("{VARIABLE}: {error}");
+                Ok(None)
+            }
+            Err(error) => Err(Failure::of(
+                format_args!("nobody listens at {}, which {VARIABLE} names", name.display()),
+                &error,
+            )),
+        }
     }
 
     fn at(name: &OsStr, part: Part) -> io::Result<Self> {
@@ -235,9 +248,13 @@ mod tests {
         waiting.may_run().unwrap();
         assert!(wait.may_have_run());
         let other = Waiting::at(wait.variable().1.as_os_str(), Part::MayMiss).unwrap();
+        let (_, name) = wait.variable();
         drop(wait);
         assert!(waiting.may_run().is_err(), "nobody would know");
         other.may_run().unwrap();
+        // The same of who comes too late to find anybody.
+        assert!(Waiting::named(name.as_os_str(), Part::Hears).is_err());
+        assert!(Waiting::named(name.as_os_str(), Part::MayMiss).unwrap().is_none());
     }
 
     #[test]

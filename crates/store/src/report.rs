@@ -173,7 +173,9 @@ pub struct Object {
 }
 
 impl ImageSummary {
-    pub(crate) fn of(manifest: &Manifest) -> Self {
+    /// What an image's manifest says of it.
+    #[must_use]
+    pub fn of(manifest: &Manifest) -> Self {
         Self {
             id: manifest.id,
             job: manifest.job.clone(),

@@ -4,7 +4,7 @@ use super::{again, free, profile_file, remote, store_access, target, tell_of_far
 use crate::exit::OWN_FAILURE;
 use crate::flags::{self, Restart};
 use crate::notify::{Part, Waiting};
-use crate::output::{Show, complain, finish, tell_end};
+use crate::output::{Show, command_line, complain, finish, tell_end};
 use checkpoint::admin::Event;
 use checkpoint::gpus::Gpus;
 use checkpoint::restart::{self, Progress};
@@ -102,6 +102,7 @@ fn start(flags: Restart, waiting: Option<Arc<Waiting>>) -> Result<(Ended, String
     } else {
         open(&store, &flags)?
     };
+    tell_which(&flags.image, &restart);
     let restart = restart.lazily(flags.lazy);
     let restart = match waiting {
         Some(waiting) => restart.telling(waiting),
@@ -137,6 +138,21 @@ fn open(store: &Access, flags: &Restart) -> Result<restart::Restart, Failure> {
     match flags.image.parse() {
         Ok(image) if flags.arriving => restart::Restart::open_arriving(store, &image),
         _ => restart::Restart::open(store, &flags.image),
+    }
+}
+
+/// Says what a name stands for, which other programs may have had before: on the user's terminal, else in the log.
+fn tell_which(reference: &str, restart: &restart::Restart) {
+    let store::report::ImageSummary { id, job, created, command, .. } = restart.summary();
+    if id.to_string().starts_with(reference) {
+        return;
+    }
+    let which =
+        format!("job {job} goes on from image {}, of {created}: {}", id.short(), command_line(&command));
+    if io::stderr().is_terminal() {
+        eprintln!("dormouse: {which}");
+    } else {
+        tracing::info!("{which}");
     }
 }
 

@@ -52,9 +52,9 @@ impl Scratch {
         Self { trusting, ..Self::default() }
     }
 
-    /// The frame that was decoded last; where that is the chunk itself, it is not here.
-    pub(crate) fn frame(&self) -> &[u8] {
-        &self.frame
+    /// Takes the frame that was decoded last, for other memory; where that is the chunk itself, it is not here.
+    pub(crate) fn exchange_frame(&mut self, other: Vec<u8>) -> Vec<u8> {
+        std::mem::replace(&mut self.frame, other)
     }
 }
 

@@ -396,7 +396,11 @@ impl Image {
         plain: &'a mut Vec<u8>,
         scratch: &mut Scratch,
     ) -> Result<&'a [u8], ReadError> {
-        plain.resize((len as usize).min(CHUNK_SIZE), 0);
+        let len = (len as usize).min(CHUNK_SIZE);
+        if plain.len() < len {
+            *plain = vec![0; len];
+        }
+        let plain = &mut plain[..len];
         self.fetcher.fetch(id, plain, scratch).map_err(|problem| bad_chunk(object, offset, problem))?;
         Ok(plain)
     }

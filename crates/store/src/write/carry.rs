@@ -1,5 +1,6 @@
 //! The threads that read chunks of one store, and those that write them into packs of another.
 
+use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -27,6 +28,8 @@ pub(super) struct Carrying<'a> {
     pack_len: u64,
     wanted: Mutex<vec::IntoIter<(ChunkId, u32, Place)>>,
     frames: Mutex<Receiver<Frame>>,
+    /// What frames were in that have been written, to be used again: memory that is new for each costs as much as copying it.
+    spare: Mutex<Vec<Vec<u8>>>,
     unread: &'a Unread<'a>,
     /// Nothing more is read from then on.
     stop: &'a AtomicBool,
@@ -55,6 +58,7 @@ impl<'a> Carrying<'a> {
             pack_len,
             wanted: Mutex::new(wanted.into_iter()),
             frames: Mutex::new(frames),
+            spare: Mutex::default(),
             unread,
             stop,
             sealed: Mutex::default(),
@@ -70,11 +74,12 @@ impl<'a> Carrying<'a> {
         let (mut scratch, mut plain) = (Scratch::default(), Vec::new());
         let is_over = || self.stop.load(Ordering::Acquire) || self.has_failed();
         let next = || if is_over() { None } else { lock(&self.wanted).next() };
+        let spare = || lock(&self.spare).pop().unwrap_or_default();
         while let Some((chunk, len, _)) = next() {
             plain.resize(len as usize, 0);
             let frame = match fetcher.fetch(&chunk, &mut plain, &mut scratch) {
-                Ok(entry) if entry.codec == Codec::Plain => Ok((entry, plain.clone())),
-                Ok(entry) => Ok((entry, scratch.frame().to_owned())),
+                Ok(entry) if entry.codec == Codec::Plain => Ok((entry, mem::replace(&mut plain, spare()))),
+                Ok(entry) => Ok((entry, scratch.exchange_frame(spare()))),
                 Err(problem) => Err((chunk, problem)),
             };
             // Somebody takes it as long as anybody reads.
@@ -118,6 +123,7 @@ impl<'a> Carrying<'a> {
             None => OpenPack::create(self.to, self.draft.id())?,
         };
         pack.append(entry, &frame)?;
+        lock(&self.spare).push(frame);
         told(&entry);
         if pack.is_full(self.pack_len) {
             return self.publish(pack);
@@ -136,7 +142,7 @@ impl<'a> Carrying<'a> {
             return Ok(());
         }
         let (index, target) = &mut *known;
-        let packs = std::mem::take(&mut *lock(&self.sealed));
+        let packs = mem::take(&mut *lock(&self.sealed));
         if !packs.is_empty()
             && let Err(error) = self.draft.add_packs(&packs, index)
         {
