@@ -6,6 +6,7 @@
 mod api;
 mod attributes;
 mod budget;
+mod calls;
 mod code;
 mod copy;
 mod device;

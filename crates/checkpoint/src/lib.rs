@@ -2,6 +2,7 @@
 //! the cut when asked. `ARCHITECTURE.md` tells the order of the steps and why.
 
 pub mod admin;
+mod answering;
 mod asks;
 mod beside;
 mod broker;
@@ -24,6 +25,7 @@ pub mod restart;
 pub mod runtime;
 mod server_process;
 mod sessions;
+pub mod starting;
 mod steer;
 mod stores;
 pub mod supervisor;

@@ -14,10 +14,9 @@ use crate::lineage;
 use crate::record::JobRecord;
 use crate::runtime;
 use crate::sessions::{Destination, Session, Sessions, panicked};
+use crate::starting::{Settings, admin_socket, claim, hello, put_up_board, tmpfs};
 use crate::stores::open_store;
-use crate::supervisor::{
-    Ended, Settings, Supervisor, admin_socket, claim, criu, hello, keys, put_up_board, tmpfs,
-};
+use crate::supervisor::{Ended, Supervisor, criu, keys};
 use crate::trace::Trace;
 use crate::way_back::{Newest, WayBack};
 use crate::work::WorkFolder;

@@ -1,109 +1,30 @@
-//! A job's life under its supervisor: started or restarted, watched, checkpointed, ended.
+//! A job's life under its supervisor: watched, checkpointed, ended.
 
-use crate::admin::{CheckpointOptions, Event, Request, receive, send};
+use crate::admin::{CheckpointOptions, Event};
+use crate::answering::Answering;
 use crate::cut::{self, Unwatched};
 use crate::error::{Chain, Failure, Kind, no_thread};
-use crate::facts;
 use crate::filling::Filling;
-use crate::gpus::Gpus;
 use crate::hand_over::{HandOver, Moved};
-use crate::libraries::Libraries;
-use crate::lineage;
 use crate::regular::Regularly;
-use crate::runtime::{self, JobFacts, JobFolder};
-use crate::sessions::{Destination, RECOVERY, Sessions, stop_listening, wait_for_caller};
-use crate::steer::{Moment, Watching};
-use crate::stores::check_store_for_job;
+use crate::runtime::{JobFacts, JobFolder};
+use crate::sessions::{Sessions, stop_listening};
+use crate::steer::Moment;
 use crate::suspend::Wake;
-use crate::trace::Trace;
 use crate::way_back::{Newest, WayBack};
-use image::{Command, ImageId, Lineage, RawPath};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use server::memory::Managed;
+use image::{Command, ImageId};
 use std::collections::BTreeSet;
-use std::io::{self, BufReader};
 use std::net::Shutdown;
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, mpsc};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 use store::{Access, Recipient, Store};
-use transport::hello::HelloListener;
 
-/// Where a process asks for a GPU session.
-const HELLO: &str = "hello.sock";
-/// How long whoever asks may take to say what, and to hear the answer.
-const ASKING: Duration = Duration::from_secs(10);
 /// Between two looks whether a checkpoint that is under way is done.
 const TURN: Duration = Duration::from_millis(200);
-
-/// How often it is looked whether whoever asked is still there.
-const LOOK: Duration = Duration::from_millis(200);
-
-/// The most jobs of one name that are numbered.
-const NUMBERS: u32 = 9999;
-
-/// What a job is to be called.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Name {
-    /// So and not otherwise.
-    Exactly(String),
-    /// This and the first number that is free, from 1 on.
-    Numbered(String),
-}
-
-/// What a user chose for a job.
-pub struct Settings {
-    /// Its name.
-    pub name: Name,
-    /// Where calls go: `gpu` or `soft`.
-    pub device: String,
-    /// How managed memory is had.
-    pub managed: Managed,
-    /// How long a marked kernel may have a device that other streams of its process wait for.
-    pub preempt_after: Option<Duration>,
-    /// Its store.
-    pub store: Access,
-    /// Whether it is the one that every command looks in anyway.
-    pub store_is_default: bool,
-    /// Most memory that rings and pinned memory may take, bytes.
-    pub shared_memory: u64,
-    /// Most memory of each device that a process may take, bytes.
-    pub device_memory: Option<u64>,
-    /// Its GPUs.
-    pub gpus: Gpus,
-    /// Where to write what its calls and checkpoints take.
-    pub trace: Option<PathBuf>,
-    /// Checkpoints that nobody asks for.
-    pub regularly: Option<Regularly>,
-    /// Whether whoever begins the job continues it from its newest image when a GPU server of it is lost: it is ended for that.
-    pub continued: bool,
-    /// Where to write a profile of the program.
-    pub profile: Option<PathBuf>,
-    /// How long a checkpoint waits for a point that suits the program, if it comes to such.
-    pub point_wait: Duration,
-}
-
-impl Settings {
-    /// What its servers are asked to watch.
-    pub(crate) fn watching(&self) -> Watching {
-        let course = self.regularly.as_ref().and_then(|regularly| regularly.when.course());
-        Watching { profile: self.profile.clone(), course }
-    }
-
-    pub(crate) fn target(&self) -> Destination {
-        Destination {
-            device: self.device.clone(),
-            managed: self.managed,
-            preempt_after: self.preempt_after,
-            memory: self.device_memory,
-            gpus: self.gpus.clone(),
-        }
-    }
-}
 
 /// How a job ended.
 #[derive(Debug)]
@@ -146,74 +67,6 @@ pub struct Supervisor {
     ended: Mutex<bool>,
     /// Told when `ended` is.
     ending: Condvar,
-}
-
-/// Who has called, and the thread that answers.
-struct Answering {
-    thread: JoinHandle<()>,
-    stream: UnixStream,
-}
-
-/// Runs a program as a job, to its end.
-///
-/// # Errors
-/// When it cannot be started; what the program itself does is in the [`Ended`].
-pub fn run(
-    settings: Settings,
-    mut spec: host::JobSpec,
-    libraries: &Libraries,
-    signals: host::signals::Forwarder,
-) -> Result<Ended, Failure> {
-    let trace = settings.trace.as_deref().map(Trace::begin).transpose()?;
-    // Before the folder of all jobs is touched, which only root can.
-    host::check_privilege().map_err(|error| Failure::new(Kind::Unavailable, error.to_string()))?;
-    if let Err(failure) = check_store_for_job(&settings.store) {
-        let asked = [
-            (settings.regularly.is_some(), "checkpointed there regularly"),
-            (!settings.store.recipients.is_empty(), "checkpointed there encrypted"),
-        ];
-        if let Some((_, how)) = asked.iter().find(|(is_asked, _)| *is_asked) {
-            let message = format!("{failure}; the program was not started, since it is to be {how}");
-            return Err(Failure { message, ..failure });
-        }
-        tracing::warn!(
-            "checkpoints of this job will fail: {failure}; the program runs all the same, and `dormouse checkpoint \
-             --store DIR` writes elsewhere"
-        );
-    }
-    let command = Command {
-        args: spec.argv.iter().map(|arg| RawPath::from(arg.as_os_str())).collect(),
-        cwd: RawPath::from(spec.cwd.as_os_str()),
-    };
-    let (facts, folder) = claim(&runtime::root(), &settings, &command, lineage::fresh()?, None)?;
-    let tmpfs = tmpfs(settings.shared_memory)?;
-    libraries.install(&tmpfs.path()).map_err(|(file, error)| {
-        let what = format!("cannot put {} into the job", file.display());
-        too_small(Failure::of(what, &error), &error, settings.shared_memory)
-    })?;
-    libraries.introduce(&mut spec);
-    spec.hide = [host::driver::device_nodes(), host::driver::libraries_past_cuda()].concat();
-    spec.blank = host::driver::blank_nodes();
-    let way_back = Arc::new(WayBack::new(facts.job.clone(), None));
-    let sessions = Sessions::new(tmpfs.path(), settings.target(), Arc::clone(&way_back), trace.clone());
-    sessions.watch_programs(settings.watching());
-    put_up_board(&sessions, &tmpfs, None, &settings)?;
-    let hello = hello(&tmpfs.path())?;
-    let callers = admin_socket(&folder)?;
-    let serving = sessions.serve(hello);
-    let spawned =
-        host::Job::spawn(spec, tmpfs).map_err(|error| spawn_failure(&error, settings.shared_memory));
-    let ending = spawned.and_then(|job| {
-        let told = (way_back, settings.store.clone(), settings.store_is_default);
-        let supervisor = Supervisor::new(facts, command, job, Arc::clone(&sessions), told);
-        if settings.continued {
-            supervisor.ends_when_lost();
-        }
-        supervisor.supervise(&folder, callers, signals, settings.regularly)
-    });
-    serving.end();
-    trace.inspect(|trace| trace.end());
-    ending
 }
 
 impl Supervisor {
@@ -316,91 +169,6 @@ impl Supervisor {
         })
     }
 
-    /// Answers until the job has ended, each question on a thread of its own; gives those that are still at it.
-    fn listen(self: &Arc<Self>, listener: &UnixListener) -> Vec<Answering> {
-        let mut answering: Vec<Answering> = Vec::new();
-        loop {
-            wait_for_caller(listener);
-            if *self.ended() {
-                return answering;
-            }
-            answering.retain(|each| !each.thread.is_finished());
-            match listener.accept().and_then(|(stream, _)| Ok((stream.try_clone()?, stream))) {
-                Ok((stream, ours)) => {
-                    let this = Arc::clone(self);
-                    let thread = Builder::new().spawn(move || {
-                        if let Err(error) = this.answer(&ours) {
-                            tracing::debug!("whoever asked is gone: {error}");
-                        }
-                    });
-                    match thread {
-                        Ok(thread) => answering.push(Answering { thread, stream }),
-                        Err(error) => {
-                            // Whoever asked would not read what is sent to him before he was heard.
-                            let heard = stream.set_read_timeout(Some(RECOVERY)).and_then(|()| {
-                                receive::<Request>(&mut BufReader::new(stream.try_clone()?)).map(drop)
-                            });
-                            let _ = heard.and_then(|()| send(&stream, &Event::Failed(no_thread(&error))));
-                        }
-                    }
-                }
-                Err(error) => {
-                    tracing::warn!("admin socket: {error}");
-                    std::thread::sleep(RECOVERY);
-                }
-            }
-        }
-    }
-
-    fn answer(self: Arc<Self>, stream: &UnixStream) -> io::Result<()> {
-        stream.set_read_timeout(Some(ASKING))?;
-        stream.set_write_timeout(Some(ASKING))?;
-        let mut from = BufReader::new(stream.try_clone()?);
-        match receive(&mut from)? {
-            Some(request) => {
-                let is_handed_over = matches!(request, Request::HandOver(_));
-                let hand_over = is_handed_over.then(|| HandOver::heard(from)).transpose()?;
-                // Who is gone by now, as when this process was suspended, wants nothing any more.
-                send(stream, &Event::Step { step: "preparing".to_owned() })?;
-                let (events, queue) = mpsc::channel();
-                let this = Arc::clone(&self);
-                // What was asked for does not wait for whoever looks on.
-                let carry_out = move || this.carry_out(&request, hand_over, events);
-                if let Err(error) = Builder::new().spawn(carry_out) {
-                    return send(stream, &Event::Failed(no_thread(&error)));
-                }
-                loop {
-                    match queue.recv_timeout(LOOK) {
-                        Ok(event) => send(stream, &event)?,
-                        Err(RecvTimeoutError::Disconnected) => return Ok(()),
-                        // What was not begun in earnest is given up, since nobody takes what it sends any more.
-                        Err(RecvTimeoutError::Timeout) if has_hung_up(stream) => return Ok(()),
-                        Err(RecvTimeoutError::Timeout) => {}
-                    }
-                }
-            }
-            None => Ok(()),
-        }
-    }
-
-    fn carry_out(&self, request: &Request, hand_over: Option<HandOver>, events: mpsc::Sender<Event>) {
-        match request {
-            Request::Checkpoint(options) | Request::HandOver(options) => {
-                let stop = options.stop || hand_over.is_some();
-                let options = CheckpointOptions { stop, ..options.clone() };
-                let taken = self.checkpoint_at(&options, (None, hand_over.as_ref()), &events);
-                let kept = hand_over.and_then(HandOver::into_kept);
-                let last = match kept.map_or(taken, Err) {
-                    Ok(report) => Event::Published(report),
-                    Err(failure) => Event::Failed(failure),
-                };
-                let _ = events.send(last);
-            }
-            Request::Suspend(options) => self.suspend(options, events),
-            Request::Resume(options) => self.resume(options, events),
-        }
-    }
-
     pub(crate) fn checkpoint(
         &self,
         options: &CheckpointOptions,
@@ -458,7 +226,7 @@ impl Supervisor {
         }
     }
 
-    fn ended(&self) -> MutexGuard<'_, bool> {
+    pub(crate) fn ended(&self) -> MutexGuard<'_, bool> {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -553,13 +321,6 @@ pub(crate) fn keys(store: &Store, access: &Access) -> Vec<PathBuf> {
     if store.is_encrypted() { access.key.files().to_vec() } else { Vec::new() }
 }
 
-/// Whether nobody is at the other end any more.
-fn has_hung_up(stream: &UnixStream) -> bool {
-    let mut looked = [PollFd::new(stream, PollFlags::empty())];
-    let looks = poll(&mut looked, Some(&Timespec::default()));
-    looks.is_ok() && looked.iter().any(|fd| fd.revents().contains(PollFlags::HUP))
-}
-
 /// The failure of a checkpoint that its job did not wait for.
 pub(crate) fn ended_before() -> Failure {
     Failure::new(Kind::Ended, "the job ended before its checkpoint; nothing was published")
@@ -569,141 +330,10 @@ pub(crate) fn criu() -> Result<host::Criu, Failure> {
     host::Criu::find().map_err(|error| Failure::new(Kind::Unavailable, Chain(&error).to_string()))
 }
 
-/// Where the supervisor is asked. It is there before the job runs: whoever has seen something of the job can ask at once.
-pub(crate) fn admin_socket(folder: &JobFolder) -> Result<UnixListener, Failure> {
-    let socket = folder.admin_socket();
-    UnixListener::bind(&socket)
-        .map_err(|error| Failure::of(format_args!("cannot listen on {}", socket.display()), &error))
-}
-
-/// Claims the job's folder under a name that it may have.
-pub(crate) fn claim(
-    root: &Path,
-    settings: &Settings,
-    command: &Command,
-    lineage: Lineage,
-    restarted_from: Option<String>,
-) -> Result<(JobFacts, JobFolder), Failure> {
-    let facts = |job: String| JobFacts {
-        job,
-        lineage,
-        supervisor: std::process::id(),
-        started_ns: facts::now_ns(),
-        command: command.args.iter().map(ToString::to_string).collect(),
-        device: settings.device.clone(),
-        managed: settings.managed,
-        store: settings.store.at.clone(),
-        recipients: settings.store.recipients.iter().map(ToString::to_string).collect(),
-        restarted_from: restarted_from.clone(),
-        filling: None,
-        sleep: None,
-    };
-    let mut number = 0;
-    loop {
-        number += 1;
-        let facts = match &settings.name {
-            Name::Exactly(name) => facts(name.clone()),
-            Name::Numbered(base) => facts(format!("{base}-{number}")),
-        };
-        match JobFolder::claim(root, &facts) {
-            Ok(folder) => return Ok((facts, folder)),
-            // Of two that start at once, one takes the next.
-            Err(taken) if taken.kind == Kind::Busy && settings.name.is_numbered() && number < NUMBERS => {}
-            Err(failure) => return Err(failure),
-        }
-    }
-}
-
-impl Name {
-    fn is_numbered(&self) -> bool {
-        matches!(self, Self::Numbered(_))
-    }
-}
-
-pub(crate) fn tmpfs(size: u64) -> Result<host::Tmpfs, Failure> {
-    host::Tmpfs::create(size).map_err(|error| {
-        let kind = if rustix::process::geteuid().is_root() { Kind::Failed } else { Kind::Unavailable };
-        Failure::new(kind, Chain(&error).to_string())
-    })
-}
-
-/// Names the flag, where the job's tmpfs of `size` bytes is full.
-fn too_small(failure: Failure, error: &(dyn std::error::Error + 'static), size: u64) -> Failure {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    let is_full = |error: &(dyn std::error::Error + 'static)| {
-        error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::StorageFull)
-    };
-    if !causes.into_iter().any(is_full) {
-        return failure;
-    }
-    let message = format!(
-        "{}; the job's shared memory is {size} bytes: give --shared-memory a larger size",
-        failure.message
-    );
-    Failure { message, ..failure }
-}
-
-/// Makes the job's board, or brings up to date that of an image.
-pub(crate) fn put_up_board(
-    sessions: &Sessions,
-    tmpfs: &host::Tmpfs,
-    image: Option<ImageId>,
-    settings: &Settings,
-) -> Result<(), Failure> {
-    sessions.asks().begin(&tmpfs.path(), image, settings.point_wait).map_err(|error| {
-        too_small(Failure::of("cannot make the job's board", &error), &error, settings.shared_memory)
-    })
-}
-
-pub(crate) fn hello(shared: &Path) -> Result<HelloListener, Failure> {
-    HelloListener::bind(&shared.join(HELLO))
-        .map_err(|error| Failure::of("cannot listen for GPU sessions", &error))
-}
-
-fn spawn_failure(error: &host::SpawnError, shared_memory: u64) -> Failure {
-    let kind = match (error, error.shell_code()) {
-        (host::SpawnError::Privilege(_), _) => Kind::Unavailable,
-        (_, 127) => Kind::NotFound,
-        (_, 126) => Kind::CannotExecute,
-        _ => Kind::Failed,
-    };
-    too_small(Failure::new(kind, Chain(error).to_string()), error, shared_memory)
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-
-    fn claimed(root: &Path, name: Name) -> Result<(JobFacts, JobFolder), Failure> {
-        let settings = Settings {
-            name,
-            device: "soft".into(),
-            managed: Managed::default(),
-            preempt_after: None,
-            store: store::Location::Folder("/store".into()).into(),
-            store_is_default: false,
-            shared_memory: 0,
-            device_memory: None,
-            gpus: Gpus::default(),
-            trace: None,
-            regularly: None,
-            continued: false,
-            profile: None,
-            point_wait: Duration::ZERO,
-        };
-        claim(root, &settings, &Command::default(), lineage::fresh()?, None)
-    }
-
-    #[test]
-    fn who_hangs_up_is_noticed_and_who_only_listens_is_not_taken_for_him() {
-        let (ours, theirs) = UnixStream::pair().unwrap();
-        assert!(!has_hung_up(&ours));
-        ours.shutdown(Shutdown::Read).unwrap();
-        assert!(!has_hung_up(&ours));
-        drop(theirs);
-        assert!(has_hung_up(&ours));
-    }
 
     #[test]
     fn memory_that_is_encrypted_in_one_store_is_so_in_every_other() {
@@ -725,21 +355,5 @@ mod tests {
         let mut access = plain.clone();
         inherit(&mut access, &plain, None);
         assert_eq!(access, plain);
-    }
-
-    #[test]
-    fn jobs_that_start_at_once_get_different_numbers() {
-        let root = tempfile::tempdir().unwrap();
-        let all: Vec<_> = std::thread::scope(|scope| {
-            let claiming: Vec<_> = (0..8)
-                .map(|_| scope.spawn(|| claimed(root.path(), Name::Numbered("job".into())).unwrap()))
-                .collect();
-            claiming.into_iter().map(|each| each.join().unwrap()).collect()
-        });
-        let mut names: Vec<&str> = all.iter().map(|(facts, _)| facts.job.as_str()).collect();
-        names.sort_unstable();
-        assert_eq!(names, (1..=8).map(|number| format!("job-{number}")).collect::<Vec<_>>());
-        let taken = claimed(root.path(), Name::Exactly("job-3".into())).unwrap_err();
-        assert_eq!(taken.kind, Kind::Busy);
     }
 }

@@ -5,14 +5,16 @@ mod marking;
 mod moving;
 mod planning;
 mod remote;
+mod values;
 
 pub use images::{Cat, Copy, Diff, Image, Ls, Prune, Rm, Verify};
 pub use marking::{Nvcc, NvccStep};
 pub use moving::{Arrival, Arrivals, Destination, Migrate, Receive};
 pub use planning::{Least, Plan, PlanModel, Profile, ProfileCommand, ProfileShow, Record, Regularly};
 pub use remote::{FarEnd, KeysAuthorize, KeysCommand, KeysTrust, MachineKeys, Serve};
+pub use values::{Turn, job_name};
+use values::{device_size, location, managed, seconds, size, turn, writing_memory};
 
-use clap::builder::{OsStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use server::memory::Managed;
 use std::ffi::OsString;
@@ -231,9 +233,9 @@ impl Default for Target {
 impl std::fmt::Display for Target {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Here(device) => {
-                f.write_str(device.to_possible_value().as_ref().map_or("", PossibleValue::get_name))
-            }
+            Self::Here(device) => f.write_str(
+                device.to_possible_value().as_ref().map_or("", clap::builder::PossibleValue::get_name),
+            ),
             Self::Remote(address) => write!(f, "{}{address}", Self::REMOTE),
         }
     }
@@ -513,93 +515,6 @@ pub struct Server {
     pub preempt_after: Option<Duration>,
 }
 
-/// How long a marked kernel may have a device that others wait for; `None` for as long as it takes.
-#[derive(Clone, Copy, Debug)]
-pub struct Turn(pub Option<Duration>);
-
-fn turn(text: &str) -> Result<Turn, String> {
-    if text == "none" {
-        return Ok(Turn(None));
-    }
-    let turn = humantime::parse_duration(text)
-        .map_err(|error| format!("{error}; give a time such as 20ms, or `none`"))?;
-    if server::TURNS.contains(&turn) {
-        Ok(Turn(Some(turn)))
-    } else {
-        Err("a millisecond is the least, and an hour the most".to_owned())
-    }
-}
-
-/// How managed memory is had.
-fn managed() -> impl TypedValueParser<Value = Managed> {
-    let values = Managed::ALL.map(|(_, name, help)| PossibleValue::new(name).help(help));
-    // None but these get so far.
-    let parse = |chosen: String| {
-        Managed::ALL.iter().find(|(_, name, _)| *name == chosen).map(|(managed, ..)| *managed)
-    };
-    PossibleValuesParser::new(values).try_map(move |chosen| parse(chosen).ok_or("no such kind"))
-}
-
-/// Where a store is; a folder wherever it is named from.
-fn location() -> impl TypedValueParser<Value = Location> {
-    OsStringValueParser::new().try_map(|text| Location::parse(&text).map(Location::absolute))
-}
-
-/// What can name a job.
-pub fn job_name(text: &str) -> Result<String, String> {
-    checkpoint::runtime::check_name(text).map(|()| text.to_owned()).map_err(|failure| failure.message)
-}
-
-/// A number of bytes: as a size, or in hexadecimal digits, or none.
-fn offset(text: &str) -> Result<u64, String> {
-    match text.strip_prefix("0x") {
-        Some(digits) => u64::from_str_radix(digits, 16).map_err(|_| "expected hexadecimal digits".to_owned()),
-        None if text == "0" => Ok(0),
-        None => size(text),
-    }
-}
-
-/// A size such as `64G` or `512M`, in bytes.
-fn size(text: &str) -> Result<u64, String> {
-    let is_number = |c: char| c.is_ascii_digit() || c == '.';
-    let (digits, unit) = text.split_at(text.find(|c| !is_number(c)).unwrap_or(text.len()));
-    let shift = match unit.trim_end_matches("iB").trim_end_matches('B').to_ascii_uppercase().as_str() {
-        "" => 0,
-        "K" => 10,
-        "M" => 20,
-        "G" => 30,
-        "T" => 40,
-        _ => return Err(format!("unknown unit {unit:?}; use K, M, G or T")),
-    };
-    let (whole, part) = digits.split_once('.').unwrap_or((digits, "0"));
-    let expected = || "expected a size such as 64G or 1.5T".to_owned();
-    let whole: u64 = whole.parse().map_err(|_| expected())?;
-    let part: f64 = format!("0.{part}").parse().map_err(|_| expected())?;
-    let unit = 1_u64 << shift;
-    let bytes = whole.checked_mul(unit).and_then(|bytes| bytes.checked_add((part * unit as f64) as u64));
-    bytes.filter(|bytes| *bytes > 0).ok_or_else(|| "expected more than 0, and less than 16777216T".to_owned())
-}
-
-/// A size of a device, of which less is no use.
-fn device_size(text: &str) -> Result<u64, String> {
-    let bytes = size(text)?;
-    if bytes < 1 << 20 { Err("1M is the least".to_owned()) } else { Ok(bytes) }
-}
-
-/// A size for what writes an image, of which less is no use however few processes the job has.
-fn writing_memory(text: &str) -> Result<u64, String> {
-    let (bytes, least) = (size(text)?, store::WriteOptions::LEAST_MEMORY);
-    if bytes < least { Err(format!("{}M is the least", least.div_ceil(1 << 20))) } else { Ok(bytes) }
-}
-
-/// A time in seconds, shorter than the silence after which a GPU server is given up.
-fn seconds(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(seconds) if (0.0..=86_400.0).contains(&seconds) => Ok(seconds),
-        _ => Err("expected seconds, from 0 to 86400 (a day)".to_owned()),
-    }
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
@@ -609,23 +524,6 @@ mod tests {
     #[test]
     fn flags_are_consistent() {
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn sizes() {
-        assert_eq!(size("64G"), Ok(64 << 30));
-        assert_eq!(size("1MiB"), Ok(1 << 20));
-        assert_eq!(size("12"), Ok(12));
-        assert_eq!(size("1.5G"), Ok(3 << 29));
-        assert_eq!(
-            [offset("0"), offset("0x10"), offset("16"), offset("2M")],
-            [Ok(0), Ok(16), Ok(16), Ok(2 << 20)]
-        );
-        assert!(offset("0x").is_err() && offset("x").is_err() && offset("-1").is_err());
-        assert!(device_size("4K").is_err() && device_size("1M").is_ok());
-        for bad in ["", "G", "0", "1X", "99999999T", ".", "1..5G", "1.G2", "0.0"] {
-            assert!(size(bad).is_err(), "{bad}");
-        }
     }
 
     #[test]

@@ -5,7 +5,8 @@ use crate::exit::OWN_FAILURE;
 use crate::flags::{KEY_VARIABLE, Run};
 use crate::output::{complain, tell_end};
 use checkpoint::gpus::Gpus;
-use checkpoint::supervisor::{self, Ended, Name, Settings};
+use checkpoint::starting::{self, Name, Settings};
+use checkpoint::supervisor::Ended;
 use checkpoint::{Failure, Kind};
 use server::memory::Managed;
 use std::os::unix::ffi::OsStrExt;
@@ -70,7 +71,7 @@ fn start(flags: Run) -> Result<Ended, (Failure, u8)> {
     };
     spec.env.retain(|(name, _)| !is_ours(name.as_bytes()));
     let libraries = libraries(flags.user_faults).map_err(own)?;
-    supervisor::run(settings, spec, &libraries, signals).map_err(|failure| {
+    starting::run(settings, spec, &libraries, signals).map_err(|failure| {
         // As a shell has it.
         let code = match failure.kind {
             Kind::NotFound => 127,

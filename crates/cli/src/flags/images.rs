@@ -1,6 +1,7 @@
 //! Flags of the commands about images in a store.
 
-use super::{Json, Keys, Store, location, offset};
+use super::values::{location, offset};
+use super::{Json, Keys, Store};
 use clap::Args;
 use store::{Location, Recipient};
 

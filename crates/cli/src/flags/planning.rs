@@ -1,6 +1,7 @@
 //! Flags about when a program is checkpointed: by itself, and by a plan.
 
-use super::{Compress, Json, size};
+use super::values::{seconds, size, writing_memory};
+use super::{Compress, Json};
 use checkpoint::When;
 use checkpoint::admin::CheckpointOptions;
 use clap::{ArgGroup, Args, Subcommand, ValueEnum};
@@ -38,7 +39,7 @@ pub struct Regularly {
     #[arg(long, value_enum, default_value_t, requires = "when")]
     pub compress: Compress,
     /// Most memory that writing one of them takes, as with `dormouse checkpoint`
-    #[arg(long, value_name = "SIZE", requires = "when", value_parser = super::writing_memory)]
+    #[arg(long, value_name = "SIZE", requires = "when", value_parser = writing_memory)]
     pub memory_limit: Option<u64>,
     /// Most threads that hash and compress for one of them, as with `dormouse checkpoint`
     #[arg(long, value_name = "N", requires = "when")]
@@ -48,7 +49,7 @@ pub struct Regularly {
     pub paranoid: bool,
     /// Where the program comes to points that suit it (`dormouse.h`): how long a checkpoint waits for one before it is taken anyway, in seconds; also one
     /// of `dormouse checkpoint`, if that is not told otherwise. Not with --plan and --mtbf-gpu, which have points of their own
-    #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = super::seconds)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = seconds)]
     pub point_wait: f64,
 }
 

@@ -1,6 +1,7 @@
 //! Flags of what makes this machine's devices another's: serving, and the keys of both sides.
 
-use super::{Device, Json, device_size};
+use super::values::device_size;
+use super::{Device, Json};
 use clap::{Args, Subcommand};
 use link::keys::DEVICES_MAX;
 use link::{Address, Fingerprint, User};
