@@ -198,6 +198,7 @@ fn output_to_files() {
     let (out, err) = (at("out"), at("err"));
     let start = |out: &Path| {
         let mut command = stage.command("endings", &["stdio", "1500", "64"]);
+        stage.hold(&mut command);
         command.stdout(File::create(out).unwrap()).stderr(Stdio::null()).spawn().unwrap()
     };
     let mut command = stage.command("endings", &["stdio", "1500", "64"]);
@@ -213,6 +214,7 @@ fn output_to_files() {
         let mut child = start(&out);
         wait_for_bytes(&mut child, &out, 40);
         let image = stage.checkpoint(after).unwrap();
+        stage.let_end().unwrap();
         // Stopped, or at its end.
         child.wait().unwrap();
         let before = std::fs::read(&out).unwrap();
