@@ -90,7 +90,7 @@ int main(int argc, char **argv) {
         guest::require(now >= before, "the child's memory goes back", step);
         before = now;
         CUDA(cudaMemcpy(&sum, word, sizeof sum, cudaMemcpyDeviceToHost));
-        if (guest::report_at(step, steps)) printf("step %d sum %08x\n", step, sum);
+        guest::progress(step, steps, sum);
     }
     // What nobody had mapped is as it was, too.
     void *whole = mremap(shorter.words, bytes, 2 * bytes, MREMAP_MAYMOVE);

@@ -1,7 +1,7 @@
 //! How the processes' own memory comes into an image. That it is that of the cut the guest itself tells, in every scenario.
 #![allow(clippy::unwrap_used)]
 
-use dormouse_tests::{Stage, first_line};
+use dormouse_tests::Stage;
 use serde_json::Value;
 use std::process::Command;
 use testkit::job::Job;
@@ -9,8 +9,8 @@ use testkit::manifest::Managed;
 use testkit::outcome::Exit;
 use testkit::place::{After, Place};
 
-/// A job of some seconds, which changes 16 MiB and more again and again in two processes.
-const ARGS: [&str; 2] = ["16000", "8"];
+/// A job of seconds, which changes 16 MiB and more again and again in two processes.
+const ARGS: [&str; 2] = ["8000", "8"];
 
 /// Takes a checkpoint and tells what it says.
 fn take(mut command: Command) -> Value {
@@ -31,12 +31,11 @@ fn guests(stage: &Stage, job: &Job) -> usize {
 fn it_is_forked_beside_shadow_pages_too() {
     let stage = Stage::new("shadow").unwrap();
     let place = Place { managed: Some(Managed::Shadow), ..stage.place() };
-    let args = ["8000", "8"].map(str::to_owned);
-    let run = place.run_command(&stage.guest("private_memory"), &args);
-    let job = first_line(Job::start(run).unwrap()).unwrap();
+    let run = place.run_command(&stage.guest("private_memory"), &ARGS.map(str::to_owned));
+    let job = stage.held_by(run).unwrap();
     let said = take(place.checkpoint_command(After::LeaveRunning));
     assert!(said["private_forked"].as_u64().unwrap() > 12 << 20 || !scans(), "{said}");
-    job.finish().unwrap();
+    stage.finish(job).unwrap();
     let restarted = place.restart(&stage.images().unwrap()[0]).unwrap().finish().unwrap();
     assert_eq!(restarted.exit, Exit::Code(0), "{}", restarted.stderr);
 }
@@ -63,12 +62,13 @@ impl Drop for HugePages {
     }
 }
 
-/// Checkpoints the guest of such a sort, which is over after so many seconds, as it goes on, and restarts it; answers what the checkpoint has said.
+/// Checkpoints the guest of such a sort, which is over after so many seconds at the earliest, as it goes on, and restarts it; answers what the checkpoint
+/// has said.
 fn awkward(sort: &str, seconds: &str) -> Value {
     let stage = Stage::new(sort).unwrap();
-    let job = stage.started("odd_processes", &[sort, seconds]).unwrap();
+    let job = stage.held("odd_processes", &[sort, seconds]).unwrap();
     let said = take(stage.place().checkpoint_command(After::LeaveRunning));
-    assert_eq!(job.finish().unwrap().exit, Exit::Code(0), "{sort}");
+    assert_eq!(stage.finish(job).unwrap().exit, Exit::Code(0), "{sort}");
     let image = &stage.images().unwrap()[0];
     let restarted = stage.place().restart(image).unwrap().finish().unwrap();
     assert_eq!(restarted.exit, Exit::Code(0), "{sort}: {}", String::from_utf8_lossy(&restarted.stdout));
@@ -77,7 +77,7 @@ fn awkward(sort: &str, seconds: &str) -> Value {
 
 #[test]
 fn a_stopped_child_has_its_memory_after_a_restart() {
-    let said = awkward("stopped", "8");
+    let said = awkward("stopped", "1");
     assert!(said["private_forked"].as_u64().unwrap() > 8 << 20, "{said}");
 }
 
@@ -85,7 +85,7 @@ fn a_stopped_child_has_its_memory_after_a_restart() {
 fn huge_pages_are_as_they_were_after_a_restart() {
     // For the guest, and for the one that is restarted.
     let _pages = HugePages::more(8).expect("this test needs 8 huge pages, 16 MiB of memory in a piece");
-    let said = awkward("huge", "8");
+    let said = awkward("huge", "1");
     assert!(said["private_forked"].as_u64().unwrap() < 8 << 20, "{said}");
 }
 
@@ -93,25 +93,25 @@ fn huge_pages_are_as_they_were_after_a_restart() {
 #[test]
 fn a_segment_of_system_v_is_refused_by_name() {
     let stage = Stage::new("segment").unwrap();
-    let job = stage.started("odd_processes", &["segment", "5"]).unwrap();
+    let job = stage.held("odd_processes", &["segment", "1"]).unwrap();
     let refused = stage.refused_checkpoint(&[]).unwrap();
     let why = "process 2 of the job (odd_processes) has attached System V shared memory (shmat)";
     assert!(refused.message.contains(why), "{}", refused.message);
-    assert_eq!(job.finish().unwrap().exit, Exit::Code(0));
+    assert_eq!(stage.finish(job).unwrap().exit, Exit::Code(0));
 }
 
 /// Files in memory without names, of which one is in two processes.
 #[test]
 fn shared_memory_is_copied_and_not_written_by_criu() {
     let stage = Stage::new("shared").unwrap();
-    let job = stage.started("shared_memory", &["12000", "4"]).unwrap();
+    let job = stage.held("shared_memory", &["2000", "4"]).unwrap();
     for then in [After::LeaveRunning, After::LeaveRunning, After::Stop] {
         let said = take(stage.place().checkpoint_command(then));
         // Six areas of 4 MiB, one that nobody has mapped, and what lies behind the holes; CRIU reads pages with nothing in them, and has them made.
         let copied = said["shared_copied"].as_u64().unwrap();
         assert_eq!((28 << 20..29 << 20).contains(&copied), scans(), "{said}");
     }
-    job.finish().unwrap();
+    stage.finish(job).unwrap();
     for image in &stage.images().unwrap() {
         let restarted = stage.place().restart(image).unwrap().finish().unwrap();
         assert_eq!(restarted.exit, Exit::Code(0), "{}", restarted.stderr);
@@ -120,7 +120,7 @@ fn shared_memory_is_copied_and_not_written_by_criu() {
 
 #[test]
 fn hundreds_of_files_in_memory_are_as_they_were_after_a_restart() {
-    let said = awkward("many", "8");
+    let said = awkward("many", "1");
     let copied = said["shared_copied"].as_u64().unwrap();
     assert_eq!((300 << 20..310 << 20).contains(&copied), scans(), "{said}");
 }
@@ -151,7 +151,7 @@ fn scans() -> bool {
 #[test]
 fn it_is_forked_where_the_job_goes_on_and_copied_where_it_stops() {
     let stage = Stage::new("private").unwrap();
-    let job = stage.started("private_memory", &ARGS).unwrap();
+    let job = stage.held("private_memory", &ARGS).unwrap();
     assert_eq!(guests(&stage, &job), 2);
     let bytes = |said: &Value, field: &str| said[field].as_u64().unwrap();
     for _ in 0..2 {
@@ -166,7 +166,7 @@ fn it_is_forked_where_the_job_goes_on_and_copied_where_it_stops() {
     assert_eq!(bytes(&said, "private_forked"), 0, "{said}");
     assert!(bytes(&said, "private_copied") > 16 << 20, "{said}");
     assert_eq!(bytes(&said, "private_withheld") > 16 << 20, scans(), "{said}");
-    job.finish().unwrap();
+    stage.finish(job).unwrap();
     let images = stage.images().unwrap();
     assert_eq!(images.len(), 3);
     for image in &images {
