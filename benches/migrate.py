@@ -60,8 +60,8 @@ def use_memory(bytes_used: int, memory: pathlib.Path) -> None:
     """Has the machine have so much."""
     cores = os.cpu_count() or 1
     fill = lambda number: subprocess.Popen(["head", "--bytes", str(bytes_used // cores), "/dev/zero"], stdout=(memory / str(number)).open("wb"))
-    for filling in [fill(number) for number in range(cores)]:
-        filling.wait()
+    if any([filling.wait() for filling in [fill(number) for number in range(cores)]]):
+        raise SystemExit(f"{memory} has no room for {bytes_used >> 20} MiB, which are used: give a smaller --gib, or fewer --rounds")
     for number in range(cores):
         (memory / str(number)).unlink()
 
@@ -88,8 +88,10 @@ def turn(given: argparse.Namespace, folder: pathlib.Path, memory: pathlib.Path) 
         changing.start()
         processors.start()
         time.sleep(0.5)
+        begin = time.monotonic()
         told = jobs.ask("migrate", name, "--rounds", str(given.rounds), "--to", PLACE)
-        end, supervisor = time.monotonic(), told["supervisor"]
+        # What was sent ahead is removed behind that.
+        end, supervisor = begin + told["total_ms"] / 1e3, told["supervisor"]
         user, system = processors.between(end - told["downtime_ms"] / 1e3, end)
     finally:
         ends.set()

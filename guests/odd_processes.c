@@ -96,6 +96,7 @@ static void work(uint32_t *words, int seconds) {
         usleep(1000);
         clock_gettime(CLOCK_MONOTONIC, &now);
     } while (now.tv_sec - began.tv_sec < seconds || !is_told());
+    require(is_filled(words, round), "memory is not what it was");
 }
 
 static pid_t stopped_child(void) {

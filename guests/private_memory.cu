@@ -43,19 +43,24 @@ int main(int argc, char **argv) {
         Area own = area(4 << 20);
         while (!over) right = own.advance() && right;
     });
+    auto advance_all = [&](int step) {
+        for (Area *area : {&plain, &wiped, &kept, &locked, &wiped_whole})
+            guest::require(area->advance(), "memory is not what it was", step);
+    };
     uint32_t *word, sum = 0;
     CUDA(cudaMalloc(&word, sizeof *word));
     CUDA(cudaMemset(word, 0, sizeof *word));
     for (int step = 1; step <= steps; step++) {
         stir<<<1, 1>>>(word, step);
         LAUNCHED();
-        for (Area *area : {&plain, &wiped, &kept, &locked, &wiped_whole})
-            guest::require(area->advance(), "memory is not what it was", step);
+        advance_all(step);
         int status;
         guest::require(waitpid(-1, &status, WNOHANG | __WALL) == 0, "a child that is none of it", step);
         CUDA(cudaMemcpy(&sum, word, sizeof sum, cudaMemcpyDeviceToHost));
         guest::progress(step, steps, sum);
     }
+    // What the last step has left, however long ago.
+    advance_all(steps);
     over = true;
     other.join();
     guest::require(right, "the thread's memory is not what it was", steps);

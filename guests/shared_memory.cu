@@ -77,22 +77,26 @@ int main(int argc, char **argv) {
     Area closed(map(bytes, fd), bytes);
     close(fd);
 
+    auto advance_all = [&](int step) {
+        for (Area *area : {&plain, &shorter, &file.area, &deleted.area, &closed})
+            guest::require(area->advance(), "memory is not what it was", step);
+        for (Holes *holes : {&file, &deleted}) guest::require(holes->is_whole(), "a file is not what it was", step);
+    };
     uint32_t *word, sum = 0, before = 0;
     CUDA(cudaMalloc(&word, sizeof *word));
     CUDA(cudaMemset(word, 0, sizeof *word));
     for (int step = 1; step <= steps; step++) {
         stir<<<1, 1>>>(word, step);
         LAUNCHED();
-        for (Area *area : {&plain, &shorter, &file.area, &deleted.area, &closed})
-            guest::require(area->advance(), "memory is not what it was", step);
-        for (Holes *holes : {&file, &deleted}) guest::require(holes->is_whole(), "a file is not what it was", step);
+        advance_all(step);
         uint32_t now = *static_cast<volatile uint32_t *>(childs.words);
         guest::require(now >= before, "the child's memory goes back", step);
         before = now;
         CUDA(cudaMemcpy(&sum, word, sizeof sum, cudaMemcpyDeviceToHost));
         guest::progress(step, steps, sum);
     }
-    // What nobody had mapped is as it was, too.
+    // What the last step has left, however long ago; what nobody had mapped is as it was, too.
+    advance_all(steps);
     void *whole = mremap(shorter.words, bytes, 2 * bytes, MREMAP_MAYMOVE);
     guest::require(whole != MAP_FAILED, "it stays unmapped", steps);
     guest::require(Area::is_fresh(static_cast<uint32_t *>(whole) + bytes / 4, bytes, shorter.pages), "its end is not what it was", steps);

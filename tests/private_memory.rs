@@ -9,7 +9,7 @@ use testkit::manifest::Managed;
 use testkit::outcome::Exit;
 use testkit::place::{After, Place};
 
-/// A job of seconds, which changes 16 MiB and more again and again in two processes.
+/// A job of seconds, which changes 16 MiB and more again and again, and 4 MiB in another process and in a thread until it is told to end.
 const ARGS: [&str; 2] = ["8000", "8"];
 
 /// Takes a checkpoint and tells what it says.

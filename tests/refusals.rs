@@ -259,7 +259,7 @@ fn a_file_that_was_appended_to_and_cannot_be_made_durable() {
 /// on how far the program has come.
 const FIRST_ROOM: u64 = 64 << 10;
 
-/// The store becomes full at another write each time: the image before is there, the job runs on, and what was written in vain is gone.
+/// The store becomes full sooner and later (at each single write: `store`'s tests of faults): the image before is there, the job runs on, and what was written in vain is gone.
 #[test]
 fn a_store_that_becomes_full() {
     let stage = Stage::new("fills").unwrap();

@@ -105,7 +105,7 @@ fn a_terminal_is_told_how_a_restart_goes_and_nobody_else() {
     assert!(shown.contains("reading") && !shown.contains("0 B/0 B"), "{shown}");
     // Which program that name stood for last.
     assert!(
-        shown.contains(&format!("goes on from image {}", &image[..12])) && shown.contains(PACED),
+        shown.contains(&format!("{} is image {}", stage.name(), &image[..12])) && shown.contains(PACED),
         "{shown}"
     );
     let output = fs::read(stage.place().cwd().join("output")).unwrap();

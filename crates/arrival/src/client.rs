@@ -21,8 +21,7 @@ pub(crate) struct Session {
     to: Stream,
     /// For what is written to files.
     bulk: Vec<Stream>,
-    /// How many files go by each of them.
-    files: Mutex<Vec<usize>>,
+    open_files: Mutex<OpenFiles>,
     waiting: Mutex<Waiting>,
     /// The last number, of an ask or of something open.
     number: AtomicU64,
@@ -57,13 +56,36 @@ impl Stream {
     }
 }
 
-/// The bulk stream that all of one file goes by, so that it is in order.
-pub(crate) struct Way {
-    session: Arc<Session>,
-    stream: usize,
+/// How many files go by each bulk stream.
+struct OpenFiles {
+    by_stream: Vec<usize>,
+    /// The stream of the last one.
+    last: usize,
 }
 
-impl Way {
+impl OpenFiles {
+    /// Takes the stream by which the fewest go; of several the next one, since the end of the last file may still be under way on that.
+    fn open(&mut self) -> usize {
+        let streams = self.by_stream.len();
+        let next = (1..=streams).map(|ahead| (self.last + ahead) % streams);
+        // There is one at least, as `Wires` has it.
+        self.last = next.min_by_key(|stream| self.by_stream.get(*stream)).unwrap_or(0);
+        self.by_stream.get_mut(self.last).into_iter().for_each(|files| *files += 1);
+        self.last
+    }
+
+    fn close(&mut self, stream: usize) {
+        self.by_stream.get_mut(stream).into_iter().for_each(|files| *files -= 1);
+    }
+}
+
+/// The bulk stream that all of one file goes by, so that it is in order.
+pub(crate) struct FileStream {
+    session: Arc<Session>,
+    number: usize,
+}
+
+impl FileStream {
     /// Says something about a file that is being written, which is not answered.
     pub(crate) fn tell(&self, what: What, load: &[u8]) -> io::Result<()> {
         self.session.send(self.stream(), &Ask { number: 0, what }, load)
@@ -75,21 +97,19 @@ impl Way {
     }
 
     fn stream(&self) -> &Stream {
-        // There is one at least, as `Wires` has it.
-        self.session.bulk.get(self.stream).unwrap_or(&self.session.to)
+        self.session.bulk.get(self.number).unwrap_or(&self.session.to)
     }
 }
 
-impl fmt::Debug for Way {
+impl fmt::Debug for FileStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Way").field(&self.stream).finish()
+        f.debug_tuple("FileStream").field(&self.number).finish()
     }
 }
 
-impl Drop for Way {
+impl Drop for FileStream {
     fn drop(&mut self) {
-        let mut files = self.session.files.lock().unwrap_or_else(PoisonError::into_inner);
-        files.get_mut(self.stream).into_iter().for_each(|files| *files -= 1);
+        self.session.open_files().close(self.number);
     }
 }
 
@@ -107,7 +127,7 @@ impl Arrival {
         let bulk: Vec<_> = bulk_out.into_iter().map(Stream::new).collect();
         let session = Arc::new(Session {
             to: Stream::new(control_out),
-            files: Mutex::new(vec![0; bulk.len()]),
+            open_files: Mutex::new(OpenFiles { by_stream: vec![0; bulk.len()], last: 0 }),
             bulk,
             waiting: Mutex::new(Waiting::For(HashMap::new())),
             number: AtomicU64::new(0),
@@ -208,15 +228,14 @@ impl Session {
         self.bulk.len()
     }
 
-    /// The way of another file: that by which the fewest go.
-    pub(crate) fn way(self: &Arc<Self>) -> Way {
-        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        let fewest = files.iter_mut().enumerate().min_by_key(|(_, files)| **files);
-        let stream = fewest.map_or(0, |(stream, files)| {
-            *files += 1;
-            stream
-        });
-        Way { session: Arc::clone(self), stream }
+    /// A bulk stream for another file.
+    pub(crate) fn file_stream(self: &Arc<Self>) -> FileStream {
+        let number = self.open_files().open();
+        FileStream { session: Arc::clone(self), number }
+    }
+
+    fn open_files(&self) -> MutexGuard<'_, OpenFiles> {
+        self.open_files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn send(&self, to: &Stream, ask: &Ask, load: &[u8]) -> io::Result<()> {
@@ -321,6 +340,26 @@ fn watch(session: &Weak<Session>, every: Duration) {
             session.lose(&format!("what was asked was not done within {} s", within.as_secs_f32()));
             (session.hang_up)();
             return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_spread_over_streams() {
+        let mut files = OpenFiles { by_stream: vec![0; 3], last: 0 };
+        assert_eq!([(); 6].map(|()| files.open()), [1, 2, 0, 1, 2, 0]);
+        files.close(2);
+        files.close(2);
+        assert_eq!([(); 3].map(|()| files.open()), [2, 2, 0]);
+        // One after the other, each by the next.
+        let mut files = OpenFiles { by_stream: vec![0; 2], last: 0 };
+        for stream in [1, 0, 1] {
+            assert_eq!(files.open(), stream);
+            files.close(stream);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! A folder of the other machine, as a store's medium.
 
-use crate::client::{Session, Way};
+use crate::client::{FileStream, Session};
 use crate::messages::{LOAD_MAX, Told, What};
 use std::collections::HashMap;
 use std::fmt;
@@ -44,7 +44,7 @@ impl Media for Folder {
     fn create(&self, path: &str) -> io::Result<Box<dyn MediaFile>> {
         let file = self.session.name();
         self.done(What::Create { file, path: path.to_owned() })?;
-        Ok(Box::new(Created { way: self.session.way(), file }))
+        Ok(Box::new(Created { stream: self.session.file_stream(), file }))
     }
 
     fn open(&self, path: &str) -> io::Result<Box<dyn MediaRead>> {
@@ -126,18 +126,18 @@ impl Media for Folder {
 /// A file that is being written there.
 #[derive(Debug)]
 struct Created {
-    way: Way,
+    stream: FileStream,
     file: u64,
 }
 
 impl MediaFile for Created {
     fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let write = |piece| self.way.tell(What::Write { file: self.file }, piece);
+        let write = |piece| self.stream.tell(What::Write { file: self.file }, piece);
         bytes.chunks(LOAD_MAX).try_for_each(write)
     }
 
     fn sync(&mut self) -> io::Result<()> {
-        match self.way.ask(What::Sync { file: self.file })? {
+        match self.stream.ask(What::Sync { file: self.file })? {
             (Told::Done, _) => Ok(()),
             _ => Err(odd()),
         }
@@ -147,7 +147,7 @@ impl MediaFile for Created {
 impl Drop for Created {
     fn drop(&mut self) {
         // Where the session is lost, nothing is open.
-        let _ = self.way.tell(What::Close { file: self.file }, &[]);
+        let _ = self.stream.tell(What::Close { file: self.file }, &[]);
     }
 }
 

@@ -1,4 +1,4 @@
-//! What travels: questions on the control stream, and what is written to a file, until it is closed, on the bulk stream that its number says. A message is {`u32` length of its head, `u32` length of its load}, the head (postcard) and the load (bytes as they are); little-endian.
+//! What travels: questions on the control stream, and what is written to a file, until it is closed, on one bulk stream, which whoever writes chooses. A message is {`u32` length of its head, `u32` length of its load}, the head (postcard) and the load (bytes as they are); little-endian.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -241,6 +241,12 @@ fn comes_back<T: Serialize + DeserializeOwned>(bytes: &[u8]) {
     let same = receive::<T>(&mut &again[..]).ok().flatten();
     let (message, same) = same.expect("what was written can be read");
     assert_eq!(same, load);
+    // In memory that was used for something shorter or longer before, too.
+    for used in [1, LITTLE - 1, 2 * LITTLE, again.len() + 1] {
+        let mut into = vec![0xa5; used];
+        let len = receive_into::<T>(&mut &again[..], &mut into).ok().flatten().map(|(_, len)| len);
+        assert_eq!(len.and_then(|len| into.get(..len)), Some(&load[..]));
+    }
     // Names of a folder are in no order.
     assert_eq!(written(&message, &same).len(), again.len());
 }

@@ -1,5 +1,7 @@
 //! The driver and its contexts.
 
+mod calls;
+
 use crate::api::{Api, DriverUnavailable, check};
 use crate::budget::Budget;
 use crate::device;
@@ -18,29 +20,29 @@ use wire::{CuError, DeviceFacts};
 /// The real driver. One for the process: the driver itself keeps one state for it.
 pub struct Driver {
     pub(crate) api: Api,
-    pub(crate) version: i32,
-    pub(crate) facts: Vec<DeviceFacts>,
-    pub(crate) devices: Vec<sys::CUdevice>,
-    pub(crate) contexts: Mutex<HashMap<RawContext, Owner>>,
-    pub(crate) budget: Budget,
+    version: i32,
+    facts: Vec<DeviceFacts>,
+    devices: Vec<sys::CUdevice>,
+    contexts: Mutex<HashMap<RawContext, Owner>>,
+    budget: Budget,
     /// Where each lies, and of which device.
-    pub(crate) blocks: Mutex<HashMap<RawBlock, (usize, Range)>>,
+    blocks: Mutex<HashMap<RawBlock, (usize, Range)>>,
     /// Of which device each is that was made here, and how large.
-    pub(crate) pieces: Mutex<HashMap<RawPhysical, (usize, u64)>>,
-    pub(crate) reserved: Mutex<Vec<Range>>,
-    pub(crate) host: Mutex<HostMemory>,
+    pieces: Mutex<HashMap<RawPhysical, (usize, u64)>>,
+    reserved: Mutex<Vec<Range>>,
+    host: Mutex<HostMemory>,
     /// A graph is not safe to use from two threads.
-    pub(crate) graphs: Mutex<HashMap<RawGraph, Arc<Mutex<Graph>>>>,
+    graphs: Mutex<HashMap<RawGraph, Arc<Mutex<Graph>>>>,
     pub(crate) templates: Mutex<HashMap<RawTemplate, Arc<Mutex<Template>>>>,
     pub(crate) next_graph: AtomicU64,
     /// Held while an object is made whose addresses the driver chooses.
-    pub(crate) placing: Mutex<()>,
-    pub(crate) output: Output,
+    placing: Mutex<()>,
+    output: Output,
 }
 
 /// How a context ends.
 #[derive(Clone, Copy)]
-pub(crate) enum Owner {
+enum Owner {
     /// The device's primary context.
     Primary(sys::CUdevice),
     /// One of our own making.
@@ -49,9 +51,9 @@ pub(crate) enum Owner {
 
 /// Registered host memory. The driver ties a registration to a context, though every context can use it.
 #[derive(Default)]
-pub(crate) struct HostMemory {
-    pub(crate) home: Option<RawContext>,
-    pub(crate) ranges: Vec<Range>,
+struct HostMemory {
+    home: Option<RawContext>,
+    ranges: Vec<Range>,
 }
 
 thread_local! {
@@ -136,7 +138,7 @@ impl Driver {
     }
 
     /// Makes memory of a device and maps it there.
-    pub(crate) fn make_block(&self, ordinal: usize, range: Range) -> Result<RawBlock> {
+    fn make_block(&self, ordinal: usize, range: Range) -> Result<RawBlock> {
         let device = self.device(ordinal)?;
         let bytes = range.bytes as usize;
         let properties = device::block_properties(device, &self.facts[ordinal]);
@@ -167,7 +169,7 @@ impl Driver {
         lock(&self.templates).get(&template).cloned().ok_or(CuError::INVALID_HANDLE)
     }
 
-    pub(crate) fn graph(&self, graph: RawGraph) -> Result<Arc<Mutex<Graph>>> {
+    fn graph(&self, graph: RawGraph) -> Result<Arc<Mutex<Graph>>> {
         lock(&self.graphs).get(&graph).cloned().ok_or(CuError::INVALID_HANDLE)
     }
 
@@ -181,7 +183,7 @@ impl Driver {
     }
 
     /// Registers `range` in the context that is current.
-    pub(crate) fn register_here(&self, range: Range) -> Result<()> {
+    fn register_here(&self, range: Range) -> Result<()> {
         let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
         // SAFETY: the server has mapped the range and keeps it mapped while it is registered.
         check(unsafe {
@@ -189,13 +191,13 @@ impl Driver {
         })
     }
 
-    pub(crate) fn unregister_here(&self, range: Range) -> Result<()> {
+    fn unregister_here(&self, range: Range) -> Result<()> {
         // SAFETY: see above; the caller has made sure that no work uses it.
         check(unsafe { (self.api.cuMemHostUnregister)(range.base as *mut c_void) })
     }
 
     /// Gives the registrations a context to live in, if there is one.
-    pub(crate) fn house(&self, host: &mut HostMemory, home: Option<RawContext>) -> Result<()> {
+    fn house(&self, host: &mut HostMemory, home: Option<RawContext>) -> Result<()> {
         host.home = home;
         if let Some(home) = home {
             self.enter(home)?;
@@ -212,11 +214,6 @@ impl Drop for Driver {
             let _ = unsafe { (self.api.cuMemAddressFree)(range.base, range.bytes as usize) };
         }
     }
-}
-
-/// Whichever context is current on this thread, it is not known any more.
-pub(crate) fn forget_current() {
-    CURRENT.set(None);
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -6,7 +6,6 @@
 mod api;
 mod attributes;
 mod budget;
-mod calls;
 mod code;
 mod copy;
 mod device;

@@ -2,7 +2,6 @@
 //! the cut when asked. `ARCHITECTURE.md` tells the order of the steps and why.
 
 pub mod admin;
-mod answering;
 mod asks;
 mod beside;
 mod broker;

@@ -22,6 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use store::Access;
 use transport::hello::HelloListener;
+
 /// Where a process asks for a GPU session.
 const HELLO: &str = "hello.sock";
 

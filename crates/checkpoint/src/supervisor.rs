@@ -1,7 +1,8 @@
 //! A job's life under its supervisor: watched, checkpointed, ended.
 
+mod answering;
+
 use crate::admin::{CheckpointOptions, Event};
-use crate::answering::Answering;
 use crate::cut::{self, Unwatched};
 use crate::error::{Chain, Failure, Kind, no_thread};
 use crate::filling::Filling;
@@ -12,6 +13,7 @@ use crate::sessions::{Sessions, stop_listening};
 use crate::steer::Moment;
 use crate::suspend::Wake;
 use crate::way_back::{Newest, WayBack};
+use answering::Answering;
 use image::{Command, ImageId};
 use std::collections::BTreeSet;
 use std::net::Shutdown;
@@ -226,7 +228,7 @@ impl Supervisor {
         }
     }
 
-    pub(crate) fn ended(&self) -> MutexGuard<'_, bool> {
+    fn ended(&self) -> MutexGuard<'_, bool> {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

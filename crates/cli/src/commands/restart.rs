@@ -22,6 +22,9 @@ use store::Access;
 /// How often the bar is drawn when nothing is read: GPU servers and CRIU are at work.
 const TICK: Duration = Duration::from_millis(100);
 
+/// How much is shown of a command, characters.
+const COMMAND: usize = 200;
+
 /// How long a job may take to end that goes on in this process.
 const END: Duration = Duration::from_secs(60);
 
@@ -145,16 +148,23 @@ fn open(store: &Access, flags: &Restart) -> Result<restart::Restart, Failure> {
 /// Says what a name stands for, which other programs may have had before: on the user's terminal, else in the log.
 fn tell_which(reference: &str, restart: &restart::Restart) {
     let store::report::ImageSummary { id, job, created, command, .. } = restart.summary();
-    if id.to_string().starts_with(reference) {
+    if reference.strip_suffix("@latest").unwrap_or(reference) != job {
         return;
     }
-    let which =
-        format!("job {job} goes on from image {}, of {created}: {}", id.short(), command_line(&command));
+    // A script may be among the arguments, and anything in an image of others.
+    let command: String = command_line(&command).chars().take(COMMAND).flat_map(shown).collect();
+    let which = format!("{job} is image {}, of {created}: {command}", id.short());
     if io::stderr().is_terminal() {
         eprintln!("dormouse: {which}");
     } else {
         tracing::info!("{which}");
     }
+}
+
+/// A character in a line.
+fn shown(c: char) -> impl Iterator<Item = char> {
+    let (plain, escaped) = if c.is_control() { (None, Some(c.escape_default())) } else { (Some(c), None) };
+    plain.into_iter().chain(escaped.into_iter().flatten())
 }
 
 /// Waits for the end of the job that this process has.

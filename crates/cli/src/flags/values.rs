@@ -9,7 +9,7 @@ use store::Location;
 #[derive(Clone, Copy, Debug)]
 pub struct Turn(pub Option<Duration>);
 
-pub fn turn(text: &str) -> Result<Turn, String> {
+pub(super) fn turn(text: &str) -> Result<Turn, String> {
     if text == "none" {
         return Ok(Turn(None));
     }
@@ -23,7 +23,7 @@ pub fn turn(text: &str) -> Result<Turn, String> {
 }
 
 /// How managed memory is had.
-pub fn managed() -> impl TypedValueParser<Value = Managed> {
+pub(super) fn managed() -> impl TypedValueParser<Value = Managed> {
     let values = Managed::ALL.map(|(_, name, help)| PossibleValue::new(name).help(help));
     // None but these get so far.
     let parse = |chosen: String| {
@@ -33,7 +33,7 @@ pub fn managed() -> impl TypedValueParser<Value = Managed> {
 }
 
 /// Where a store is; a folder wherever it is named from.
-pub fn location() -> impl TypedValueParser<Value = Location> {
+pub(super) fn location() -> impl TypedValueParser<Value = Location> {
     OsStringValueParser::new().try_map(|text| Location::parse(&text).map(Location::absolute))
 }
 
@@ -43,7 +43,7 @@ pub fn job_name(text: &str) -> Result<String, String> {
 }
 
 /// A number of bytes: as a size, or in hexadecimal digits, or none.
-pub fn offset(text: &str) -> Result<u64, String> {
+pub(super) fn offset(text: &str) -> Result<u64, String> {
     match text.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16).map_err(|_| "expected hexadecimal digits".to_owned()),
         None if text == "0" => Ok(0),
@@ -52,7 +52,7 @@ pub fn offset(text: &str) -> Result<u64, String> {
 }
 
 /// A size such as `64G` or `512M`, in bytes.
-pub fn size(text: &str) -> Result<u64, String> {
+pub(super) fn size(text: &str) -> Result<u64, String> {
     let is_number = |c: char| c.is_ascii_digit() || c == '.';
     let (digits, unit) = text.split_at(text.find(|c| !is_number(c)).unwrap_or(text.len()));
     let shift = match unit.trim_end_matches("iB").trim_end_matches('B').to_ascii_uppercase().as_str() {
@@ -73,19 +73,19 @@ pub fn size(text: &str) -> Result<u64, String> {
 }
 
 /// A size of a device, of which less is no use.
-pub fn device_size(text: &str) -> Result<u64, String> {
+pub(super) fn device_size(text: &str) -> Result<u64, String> {
     let bytes = size(text)?;
     if bytes < 1 << 20 { Err("1M is the least".to_owned()) } else { Ok(bytes) }
 }
 
 /// A size for what writes an image, of which less is no use however few processes the job has.
-pub fn writing_memory(text: &str) -> Result<u64, String> {
+pub(super) fn writing_memory(text: &str) -> Result<u64, String> {
     let (bytes, least) = (size(text)?, store::WriteOptions::LEAST_MEMORY);
     if bytes < least { Err(format!("{}M is the least", least.div_ceil(1 << 20))) } else { Ok(bytes) }
 }
 
 /// A time in seconds, shorter than the silence after which a GPU server is given up.
-pub fn seconds(text: &str) -> Result<f64, String> {
+pub(super) fn seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.0..=86_400.0).contains(&seconds) => Ok(seconds),
         _ => Err("expected seconds, from 0 to 86400 (a day)".to_owned()),

@@ -297,6 +297,9 @@ impl Moving<'_> {
         asked: &mut Asked,
         (wanted, place): (&Wanted, &Place),
     ) -> Result<Continued, Failure> {
+        // Before there is somebody who waits for the end of the old one: it does not go on from here unless it is told to.
+        self.goes();
+        asked.say(&Word::Starting { place: self.target.place() })?;
         let mut starting = match continued::begin(wanted, place, When::After(self.job.supervisor)) {
             Ok(starting) => starting,
             Err(failure) => return Err(self.keep(asked, failure)),

@@ -1,10 +1,10 @@
 //! Whoever asks a job's supervisor, and what he is answered.
 
+use super::Supervisor;
 use crate::admin::{CheckpointOptions, Event, Request, receive, send};
 use crate::error::no_thread;
 use crate::hand_over::HandOver;
 use crate::sessions::{RECOVERY, wait_for_caller};
-use crate::supervisor::Supervisor;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{self, BufReader};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -19,14 +19,14 @@ const ASKING: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(200);
 
 /// Who has called, and the thread that answers.
-pub(crate) struct Answering {
-    pub(crate) thread: JoinHandle<()>,
-    pub(crate) stream: UnixStream,
+pub(super) struct Answering {
+    pub(super) thread: JoinHandle<()>,
+    pub(super) stream: UnixStream,
 }
 
 impl Supervisor {
     /// Answers until the job has ended, each question on a thread of its own; gives those that are still at it.
-    pub(crate) fn listen(self: &Arc<Self>, listener: &UnixListener) -> Vec<Answering> {
+    pub(super) fn listen(self: &Arc<Self>, listener: &UnixListener) -> Vec<Answering> {
         let mut answering: Vec<Answering> = Vec::new();
         loop {
             wait_for_caller(listener);

@@ -1,7 +1,7 @@
 //! What a server asks of the driver, as every device has it.
 
+use super::{CURRENT, Driver, Owner, event, lock, stream};
 use crate::api::{check, ready};
-use crate::driver::{Driver, Owner, event, forget_current, lock, stream};
 use crate::graph::Graph;
 use crate::steer::{self, Steering};
 use crate::{code, link, machine, managed, memory_operations, physical, work};
@@ -169,7 +169,7 @@ impl Backend for Driver {
         };
         let ctx = RawContext(ctx as u64);
         // `cuCtxCreate` makes the new context current; whichever it was, this thread no longer knows.
-        forget_current();
+        CURRENT.set(None);
         lock(&self.contexts).insert(ctx, owner);
         let mut host = lock(&self.host);
         if host.home.is_none() {
@@ -194,7 +194,7 @@ impl Backend for Driver {
             }
             self.house(&mut host, other)?;
         }
-        forget_current();
+        CURRENT.set(None);
         // SAFETY: see above; other threads enter a context before each use, and the server has taken this one away.
         check(unsafe {
             match owner {
