@@ -299,7 +299,11 @@ impl Moving<'_> {
     ) -> Result<Continued, Failure> {
         // Before there is somebody who waits for the end of the old one: it does not go on from here unless it is told to.
         self.goes();
-        asked.say(&Word::Starting { place: self.target.place() })?;
+        match asked.say(&Word::Starting { place: self.target.place() }) {
+            // What has ended by itself does not go on either.
+            Err(failure) if failure.kind != Kind::Ended => return Err(failure),
+            _ => {}
+        }
         let mut starting = match continued::begin(wanted, place, When::After(self.job.supervisor)) {
             Ok(starting) => starting,
             Err(failure) => return Err(self.keep(asked, failure)),
