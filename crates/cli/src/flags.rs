@@ -15,6 +15,7 @@ pub use remote::{FarEnd, KeysAuthorize, KeysCommand, KeysTrust, MachineKeys, Ser
 pub use values::{Turn, job_name};
 use values::{device_size, location, managed, seconds, size, turn, writing_memory};
 
+use clap::builder::PossibleValue;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use server::memory::Managed;
 use std::ffi::OsString;
@@ -233,9 +234,9 @@ impl Default for Target {
 impl std::fmt::Display for Target {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Here(device) => f.write_str(
-                device.to_possible_value().as_ref().map_or("", clap::builder::PossibleValue::get_name),
-            ),
+            Self::Here(device) => {
+                f.write_str(device.to_possible_value().as_ref().map_or("", PossibleValue::get_name))
+            }
             Self::Remote(address) => write!(f, "{}{address}", Self::REMOTE),
         }
     }

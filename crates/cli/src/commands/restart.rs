@@ -152,19 +152,14 @@ fn tell_which(reference: &str, restart: &restart::Restart) {
         return;
     }
     // A script may be among the arguments, and anything in an image of others.
-    let command: String = command_line(&command).chars().take(COMMAND).flat_map(shown).collect();
+    let shown = |c: char| if c.is_control() { ' ' } else { c };
+    let command: String = command_line(&command).chars().take(COMMAND).map(shown).collect();
     let which = format!("{job} is image {}, of {created}: {command}", id.short());
     if io::stderr().is_terminal() {
         eprintln!("dormouse: {which}");
     } else {
         tracing::info!("{which}");
     }
-}
-
-/// A character in a line.
-fn shown(c: char) -> impl Iterator<Item = char> {
-    let (plain, escaped) = if c.is_control() { (None, Some(c.escape_default())) } else { (Some(c), None) };
-    plain.into_iter().chain(escaped.into_iter().flatten())
 }
 
 /// Waits for the end of the job that this process has.
