@@ -49,6 +49,10 @@ step checkpoints-32 300 "$here/bin/checkpoint-bench" --to-disk 32 --to-memory --
 step checkpoints-64 400 "$here/bin/checkpoint-bench" --to-disk --to-memory 64 --suspended
 step checkpoints-100 500 "$here/bin/checkpoint-bench" --to-disk --to-memory 100 --suspended
 step suspended 120 "$here/bin/checkpoint-bench" --to-disk --to-memory --suspended 1,20
+for held in "" held; do
+    step "last-byte${held:+-$held}" 90 "$here/bin/dormouse" run --device gpu --store "$out/store" --every 5s -- "$here/bench/last_byte" 20 25 $held
+    rm -rf "$out/store"
+done
 step migrate 120 python3 "$here/bench/migrate.py"
 step shared 120 python3 "$here/bench/shared.py" --mib 2048
 step network 590 "$here/bin/network-bench"

@@ -69,7 +69,8 @@ pub fn build(
     };
     let mut jobs: Vec<Job> = Vec::new();
     if wanted == Wanted::All {
-        let names = ["calls", "changes", "dot_product", "launches", "managed", "many_kernels", "marked"];
+        let names =
+            ["calls", "changes", "dot_product", "last_byte", "launches", "managed", "many_kernels", "marked"];
         jobs.extend(names.map(|name| program(name, &[])));
         jobs.push(program("driver_checkpoint", &[Library::Cuda]));
     }

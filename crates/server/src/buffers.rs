@@ -11,6 +11,7 @@ use std::ffi::c_void;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
+use wire::CuError;
 
 /// Where buffers are asked for. Programs have nothing there, mostly: what one registers has its own address in the server, too.
 const WINDOW: std::ops::Range<u64> = 0x6000_0000_0000..0x6800_0000_0000;
@@ -23,7 +24,7 @@ pub(crate) struct BufferPool {
     backend: Arc<dyn Backend>,
     /// Those that are not in use, all of them registered.
     spare: Mutex<Vec<Arc<Memory>>>,
-    /// Those of which no copy is made any more, as long as somebody reads them.
+    /// Those to which no copy is made now, as long as somebody has them.
     settled: Mutex<Vec<Weak<Memory>>>,
 }
 
@@ -71,9 +72,23 @@ impl BufferPool {
     /// The device library's.
     pub(crate) fn register(self: &Arc<Self>, memory: Memory) -> Result<Buffers, TransferError> {
         let range = memory.range();
-        self.backend.register_host(range).map_err(|code| TransferError::Device { range, code })?;
-        memory.registered.store(true, Ordering::Relaxed);
+        memory.register().map_err(|code| TransferError::Device { range, code })?;
         Ok(self.own(Arc::new(memory)))
+    }
+
+    /// The same, for copies alone: where no device has memory for that any more they are made without it, a third as fast.
+    ///
+    /// # Errors
+    /// The device library's, but for `OUT_OF_MEMORY`.
+    pub(crate) fn register_if_there_is_room(
+        self: &Arc<Self>,
+        memory: Memory,
+    ) -> Result<Buffers, TransferError> {
+        let range = memory.range();
+        match memory.register() {
+            Ok(()) | Err(CuError::OUT_OF_MEMORY) => Ok(self.own(Arc::new(memory))),
+            Err(code) => Err(TransferError::Device { range, code }),
+        }
     }
 
     fn own(self: &Arc<Self>, memory: Arc<Memory>) -> Buffers {
@@ -114,9 +129,20 @@ pub(crate) struct Buffers {
 }
 
 impl Buffers {
-    /// No copy is made from or to it any more, so that it need not stay registered.
+    /// No copy is made from or to it now, so that it need not stay registered.
     pub(crate) fn settle(&self) {
         lock(&self.pool.settled).push(Arc::downgrade(&self.memory));
+    }
+
+    /// Copies are made from or to it from now on, though it may not be registered.
+    fn unsettle(&self) {
+        lock(&self.pool.settled).retain(|settled| !std::ptr::eq(settled.as_ptr(), &*self.memory));
+    }
+
+    /// Copies are made from or to all of these from now on. What was let go of is registered again, as far as there is room for that.
+    pub(crate) fn begin(buffers: &[Self]) {
+        buffers.iter().for_each(Self::unsettle);
+        let _full = buffers.iter().try_for_each(|each| each.memory.register());
     }
 }
 
@@ -131,7 +157,7 @@ impl Deref for Buffers {
 impl Drop for Buffers {
     fn drop(&mut self) {
         let mut spare = lock(&self.pool.spare);
-        lock(&self.pool.settled).retain(|settled| !std::ptr::eq(settled.as_ptr(), &*self.memory));
+        self.unsettle();
         if self.memory.registered.load(Ordering::Relaxed) {
             spare.push(Arc::clone(&self.memory));
         }
@@ -221,6 +247,15 @@ impl Memory {
 }
 
 impl Memory {
+    /// Once is enough.
+    fn register(&self) -> backend::Result<()> {
+        if !self.registered.load(Ordering::Relaxed) {
+            self.backend.register_host(self.range())?;
+            self.registered.store(true, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
     fn unregister(&self) {
         if self.registered.swap(false, Ordering::Relaxed) {
             let _ = self.backend.unregister_host(self.range());
@@ -278,6 +313,19 @@ mod tests {
         assert_eq!(pool.spare_bytes(), 0, "nobody could copy to it");
         drop(in_use);
         assert_eq!(pool.spare_bytes(), CHUNK_SIZE as u64);
+    }
+
+    #[test]
+    fn what_was_let_go_of_is_registered_again_before_copies_are_made() {
+        let backend: Arc<dyn Backend> = Arc::new(backend_soft::SoftBackend::default());
+        let pool = BufferPool::new(&backend);
+        let slices = [pool.take(100).unwrap(), pool.take(100).unwrap(), pool.take(100).unwrap()];
+        slices.iter().for_each(Buffers::settle);
+        assert!(pool.let_go());
+        Buffers::begin(&slices[..2]);
+        assert!(!pool.let_go(), "copies may be made now");
+        drop(slices);
+        assert_eq!(pool.spare_bytes(), 200 * CHUNK_SIZE as u64, "the third was not asked for");
     }
 
     #[test]

@@ -68,6 +68,14 @@ impl CopyRoom {
         Self { on_devices: DeviceSet::NONE, slices: Vec::new() }
     }
 
+    /// Copies are made from now on to where these are to lie.
+    pub(super) fn begin(&self, placed: &[Vec<Part>]) {
+        let slice =
+            |(_, place): &Part| if let Place::Host(slice, _) = place { Some(slice + 1) } else { None };
+        let used = placed.iter().flatten().filter_map(slice).max().unwrap_or(0);
+        Buffers::begin(&self.slices[..used.min(self.slices.len())]);
+    }
+
     /// All copies are there, and none will be made any more.
     pub(super) fn settle(&self) {
         self.slices.iter().for_each(Buffers::settle);
@@ -253,7 +261,7 @@ impl Session {
     }
 }
 
-/// Slices of the host's memory of so many bytes together, or of as many as can be had. One after the other: making memory in one thread slows down its
+/// Slices of the host's memory of so many bytes together, or of as many as can be had; settled, so that they stand in the way of no allocation. One after the other: making memory in one thread slows down its
 /// registration in another, and so the application, ten times.
 fn slices(
     buffers: &Arc<BufferPool>,
@@ -267,13 +275,14 @@ fn slices(
             Some(slice) => Ok((slice, Duration::ZERO)),
             None => buffers.map(count as usize).and_then(|memory| {
                 let begun = Instant::now();
-                let slice = buffers.register(memory)?;
+                let slice = buffers.register_if_there_is_room(memory)?;
                 Ok((slice, begun.elapsed()))
             }),
         };
         match made {
             Ok((slice, registering)) => {
                 let told = progress(slice.range().bytes);
+                slice.settle();
                 slices.push(slice);
                 if told.is_err() {
                     break;

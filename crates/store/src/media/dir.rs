@@ -7,10 +7,10 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, Per
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{Advice, CWD, FlockOperation, RenameFlags, fadvise, flock, renameat_with};
+use rustix::fs::{Advice, CWD, FlockOperation, RenameFlags, fadvise, flock, renameat_with, statfs};
 use rustix::io::Errno;
 
-use super::direct::LongFile;
+use super::direct::{LongFile, is_memory};
 use super::{LOCK_WAIT, Media, MediaFile, MediaLock, MediaRead};
 use crate::layout;
 
@@ -159,8 +159,9 @@ impl Media for Dir {
     }
 
     fn side_by_side(&self) -> usize {
-        // Many file systems let one write at a time make a file longer.
-        3
+        // Many file systems let one write at a time make a file longer, and that is all there is to wait for in memory.
+        let in_memory = statfs(&self.root).is_ok_and(|file_system| is_memory(&file_system));
+        if in_memory { 8 } else { 3 }
     }
 
     fn full_path(&self, path: &str) -> PathBuf {

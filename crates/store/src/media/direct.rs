@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use rustix::fs::OFlags;
+use rustix::fs::{OFlags, StatFs, fstatfs};
 use rustix::io::Errno;
 
 use super::MediaFile;
@@ -140,8 +140,11 @@ struct Direct {
 }
 
 impl Direct {
-    /// Opens a file for writing past the page cache that is open as `cached`; `None` where the file system does not take that.
+    /// Opens a file for writing past the page cache that is open as `cached`; `None` where the file system does not take that, or has nothing behind it.
     fn open(path: &Path, cached: &File) -> io::Result<Option<Self>> {
+        if is_memory(&fstatfs(cached)?) {
+            return Ok(None);
+        }
         let direct = i32::try_from(OFlags::DIRECT.bits()).unwrap_or(0);
         let file = match OpenOptions::new().write(true).custom_flags(direct).open(path) {
             Err(error) if is_not_taken(&error) => return Ok(None),
@@ -214,6 +217,12 @@ impl Drop for Direct {
         // Who has not asked for the end does not want the file.
         let _ = self.join();
     }
+}
+
+/// Whether a file system is memory: Linux takes direct writes there since 6.6, and copies as ever.
+pub(super) fn is_memory(file_system: &StatFs) -> bool {
+    // TMPFS_MAGIC of linux/magic.h.
+    file_system.f_type == 0x0102_1994
 }
 
 fn ended() -> io::Error {
