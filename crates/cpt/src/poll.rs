@@ -14,7 +14,7 @@ pub enum Poll {
     Every,
     /// The same, at one of so many marks that threads come to: a counter in a register says at which.
     Counted(u32),
-    /// The same, where so many are as make a poll each 32,768 ticks of `%clock` or so: 128 at most.
+    /// The same, where so many are as make a poll each 131,072 ticks of `%clock` or so: 128 at most.
     #[default]
     Adaptive,
     /// A barrier in the same loop reads the flag and votes as it waits; a mark looks at what it said. In kernels where that is not so at each mark, as
@@ -22,10 +22,10 @@ pub enum Poll {
     Barrier,
 }
 
-/// Ticks of `%clock` between two polls that are soon enough: some 20 µs on a GPU, 33 µs on the software device.
-pub(crate) const TICKS: u32 = 1 << 15;
+/// Ticks of `%clock` between two polls that are soon enough: some 70 µs on a GPU, 131 µs on the software device.
+pub(crate) const TICKS: u32 = 1 << 17;
 /// From so many ticks on each mark polls again.
-pub(crate) const LATE: u32 = 8 * TICKS;
+pub(crate) const LATE: u32 = 4 * TICKS;
 /// The most marks from one poll to the next: with a mark each 50 µs they take 6.4 ms.
 pub(crate) const MOST: u32 = 128;
 

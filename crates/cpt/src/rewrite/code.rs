@@ -153,7 +153,8 @@ $@fresh:
             done_word()
         );
         if self.kernel.group < Group::Grid {
-            code += &self.poll("$@gone", "$@begun");
+            code += &self.poll("$@gone");
+            code += "$@begun:\n";
         }
         code
     }
@@ -211,6 +212,7 @@ sub.u32 %@s, %@s, 1;
         }
         code += "trap;\n";
         for site in 0..self.live.len() {
+            code += &self.poll_apart(site);
             code += &self.save(site);
             code += &self.load(site);
         }
@@ -315,11 +317,17 @@ add.u64 %@a, %@a, %@f;
     }
 
     fn cells(&self, number: usize, way: Way) -> String {
-        let mut code = String::new();
+        let (mut code, mut before) = (String::new(), None);
         let site = &self.kernel.frame.sites[number];
         for cell in &site.cells {
             let bytes = cell.ty.size();
-            code += &self.place(cell.offset, bytes);
+            // From each to the next: places that are all known at once take registers, of which the whole kernel has as many.
+            if before.replace((cell.offset + bytes, bytes)) == Some((cell.offset, bytes)) {
+                code += "add.u64 %@a, %@a, %@x;\n";
+            } else {
+                code += &self.place(cell.offset, bytes);
+                let _ = writeln!(code, "mul.wide.u32 %@x, %@n, {bytes};");
+            }
             let (bits, register) = (bytes * 8, &cell.register);
             let stored = format!("[%@a+{HEAD}]");
             let _ = match (way, &cell.pointer) {
