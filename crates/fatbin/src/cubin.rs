@@ -1,5 +1,7 @@
 //! Cubins: machine code in ELF.
 
+use std::collections::BTreeMap;
+
 use crate::{
     elf::{Binding, Elf, ElfError, Symbol},
     facts::{KernelFacts, Linkage, ModuleFacts, ParamFacts, VariableFacts, VariableSpace},
@@ -69,13 +71,17 @@ impl<'a> Cubin<'a> {
     /// When the symbol table or a kernel's description is damaged.
     pub fn facts(&self) -> Result<ModuleFacts, CubinError> {
         let mut facts = ModuleFacts::default();
-        for symbol in self.elf.symbols()? {
+        let of_module = nvinfo::attributes(self.section(".nv.info").unwrap_or_default());
+        let registers: BTreeMap<usize, u32> =
+            of_module.flatten().filter_map(|each| nvinfo::registers(&each)).collect();
+        for (number, symbol) in self.elf.symbols()?.into_iter().enumerate() {
             if symbol.undefined {
                 if symbol.kind == FUNC {
                     facts.imports.push(name(&symbol)?);
                 }
             } else if symbol.kind == FUNC && symbol.other & ENTRY != 0 {
-                facts.kernels.push(self.kernel(name(&symbol)?, linkage(symbol.binding))?);
+                let kernel = self.kernel(name(&symbol)?, linkage(symbol.binding))?;
+                facts.kernels.push(KernelFacts { registers: registers.get(&number).copied(), ..kernel });
             } else if OBJECTS.contains(&symbol.kind)
                 && let Some((space, initialised)) = self.space(&symbol)
             {
@@ -125,7 +131,13 @@ impl<'a> Cubin<'a> {
         let params: Vec<_> =
             params.iter().map(|p| ParamFacts { offset: p.offset.into(), size: p.size.into() }).collect();
         let end = params.iter().map(|param| param.offset + param.size).max().unwrap_or(0);
-        Ok(KernelFacts { name, linkage, params, param_bytes: size.map_or(end, u64::from).max(end) })
+        Ok(KernelFacts {
+            name,
+            linkage,
+            params,
+            param_bytes: size.map_or(end, u64::from).max(end),
+            registers: None,
+        })
     }
 }
 

@@ -33,6 +33,8 @@ pub struct KernelFacts {
     pub params: Vec<ParamFacts>,
     /// Size of the parameter buffer, in bytes.
     pub param_bytes: u64,
+    /// Registers of each thread, which PTX does not tell.
+    pub registers: Option<u32>,
 }
 
 /// A kernel parameter's place in the parameter buffer, in bytes.
@@ -161,6 +163,7 @@ impl ModuleFacts {
                 linkage: linkage(kernel.linkage),
                 params: params.iter().map(|p| ParamFacts { offset: p.offset, size: p.size }).collect(),
                 param_bytes,
+                registers: None,
             });
         }
         for variable in module.variables() {

@@ -17,6 +17,9 @@ pub(crate) const KPARAM_INFO_V2: u8 = 0x45;
 /// `EIATTR_CBANK_PARAM_SIZE`
 pub(crate) const CBANK_PARAM_SIZE: u8 = 0x19;
 
+/// `EIATTR_REGCOUNT`, of a module: the number of a kernel's symbol, and how many registers each of its threads has.
+const REGCOUNT: u8 = 0x2f;
+
 /// An attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Attribute<'a> {
@@ -65,4 +68,11 @@ impl KernelParam {
         };
         Some(size.and_then(|size| Some(Self { ordinal: data.u16(4)?, offset: data.u16(6)?, size })))
     }
+}
+
+/// The kernel that an attribute tells the registers of, by the number of its symbol, and how many those are; none where it tells something else.
+pub(crate) fn registers(attribute: &Attribute<'_>) -> Option<(usize, u32)> {
+    let data = Bytes(attribute.data);
+    (attribute.id == REGCOUNT).then_some(())?;
+    Some((data.u32(0)? as usize, data.u32(4)?))
 }

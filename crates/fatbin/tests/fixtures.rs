@@ -77,6 +77,11 @@ fn check_facts(facts: &ModuleFacts, kind: EntryKind, wide: u64) {
     assert_eq!(params("small"), (vec![(0, 1), (8, 8), (16, 8), (24, 8)], 32));
     assert_eq!(params("wide"), (vec![(0, wide + 4), (wide + 8, 8)], wide + 16));
     assert_eq!(params("heap"), (vec![(0, 8)], 8));
+    let registers = |kernel: &fatbin::KernelFacts| {
+        kernel.registers.is_some_and(|registers| (1..=255).contains(&registers))
+    };
+    let are_told = facts.kernels.iter().filter(|kernel| registers(kernel)).count();
+    assert_eq!(are_told, if kind == EntryKind::Elf { 3 } else { 0 });
 
     let variable = |name: &str| {
         let found = facts.variables.iter().find(|v| v.name == name).unwrap_or_else(|| panic!("no {name}"));

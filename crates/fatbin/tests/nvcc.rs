@@ -87,6 +87,10 @@ fn machine_code_and_ptx_tell_the_same() {
             let mut facts = ModuleFacts::of_entry(entry).unwrap();
             facts.kernels.sort_by(|a, b| a.name.cmp(&b.name));
             facts.variables.sort_by(|a, b| a.name.cmp(&b.name));
+            // What PTX does not tell.
+            let told = facts.kernels.iter().filter(|kernel| kernel.registers.is_some()).count();
+            assert_eq!(told, if kind == EntryKind::Elf { facts.kernels.len() } else { 0 }, "{options:?}");
+            facts.kernels.iter_mut().for_each(|kernel| kernel.registers = None);
             // What a cubin does not tell; and it has a copy of each string that PTX merges, and its own stubs.
             facts.variables.iter_mut().for_each(|variable| variable.initialised = false);
             facts.imports.retain(|name| !name.starts_with("__cuda"));

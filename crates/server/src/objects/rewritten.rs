@@ -25,11 +25,21 @@ fn poll() -> Poll {
     })
 }
 
+/// Registers of a kernel's threads, by its name.
+pub type Registers = BTreeMap<String, u32>;
+
+/// Threads get registers by so many, on all devices.
+const REGISTERS_AT_A_TIME: u32 = 8;
+/// With as many a multiprocessor has all the threads that it can have (65,536 for 2,048).
+const REGISTERS_FOR_ALL: u32 = 32;
+/// The most that a thread can have.
+const REGISTERS_MOST: u32 = 255;
+
 /// Code that is loaded in place of an image's.
 pub struct Rewritten {
     /// PTX.
     pub text: String,
-    /// BLAKE3 of that: what is half-way in it can go on in no other.
+    /// BLAKE3 of that, whatever registers it is [limited to](Self::limited_to): what is half-way in it can go on in no other.
     pub hash: [u8; 32],
     /// Kernels that may allocate, from a heap of ours, if any does.
     allocating: Option<BTreeSet<String>>,
@@ -85,6 +95,29 @@ impl Rewritten {
             allocating: allocating.map(|kernels| kernels.iter().map(ToString::to_string).collect()),
             kernels: kernels.into_iter().map(|(name, kernel)| (name.to_string(), Arc::new(kernel))).collect(),
         })
+    }
+
+    /// The same, with no more registers for twins than their kernels have in machine code, as far as those keep blocks off the device: what a twin has beyond its kernel's own
+    /// code is at rest mostly, and has memory for what it lacks. `ptxas` would rather give it as many as it could use.
+    #[must_use]
+    pub fn limited_to(mut self, registers: &Registers) -> Self {
+        for (name, kernel) in &self.kernels {
+            let Some(registers) = registers.get(name) else { continue };
+            let most =
+                registers.next_multiple_of(REGISTERS_AT_A_TIME).clamp(REGISTERS_FOR_ALL, REGISTERS_MOST);
+            let body = self.text.find(&format!(".entry {}(", kernel.twin)).and_then(|entry| {
+                let head = self.text[entry..].find("\n{")?;
+                // Whoever has said how many blocks there are to be has said this.
+                let says = [".maxnreg", ".minnctapersm"]
+                    .iter()
+                    .any(|word| self.text[entry..entry + head].contains(word));
+                (!says).then_some(entry + head)
+            });
+            if let Some(body) = body {
+                self.text.insert_str(body, &format!("\n.maxnreg {most}"));
+            }
+        }
+        self
     }
 
     /// Whether it has a variable that says where a heap of ours is.
@@ -175,6 +208,7 @@ impl std::fmt::Debug for Rewritten {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
@@ -188,6 +222,46 @@ mod tests {
         assert_eq!(functions_marked(text), ["called", "run"]);
         assert!(marked(text.as_bytes()).is_some() && marked(b".version 7.0").is_none());
         assert!(functions_marked("\"cpt").is_empty());
+    }
+
+    #[test]
+    fn twins_have_no_more_registers_than_let_as_many_threads_run() {
+        let kernel = |name: &str, more: &str| {
+            format!(".visible .entry {name}()\n{more}{{\n.pragma \"cpt\";\nret;\n}}\n")
+        };
+        let says = kernel("says", ".maxntid 128, 1, 1\n.minnctapersm 2\n");
+        let text = [
+            ".version 7.0\n.target sm_70\n.address_size 64\n",
+            &kernel("few", ""),
+            &kernel("some", ""),
+            &kernel("all", ""),
+            &kernel("unknown", ""),
+            &says,
+        ]
+        .concat();
+        let whole = Rewritten::of(text.as_bytes(), false).unwrap();
+        let (hash, before) = (whole.hash, whole.text.clone());
+        let registers = [("few", 12), ("some", 41), ("all", 255), ("says", 41), ("other", 12)];
+        let limited =
+            whole.limited_to(&registers.map(|(name, registers)| (name.to_owned(), registers)).into());
+        assert_eq!(limited.hash, hash, "what is half-way in one can go on in the other");
+        let module = ptx::parse(&limited.text).unwrap();
+        let most =
+            |name: &str| module.kernels().find(|kernel| *kernel.name == *name).unwrap().performance.max_nreg;
+        let twin = |name: &str| most(&limited.kernel(name).unwrap().twin);
+        assert_eq!(
+            ["few", "some", "all", "unknown", "says"].map(twin),
+            [Some(32), Some(48), Some(255), None, None]
+        );
+        assert_eq!(most("few"), None, "only twins");
+        assert_eq!(
+            limited
+                .text
+                .replace("\n.maxnreg 32", "")
+                .replace("\n.maxnreg 48", "")
+                .replace("\n.maxnreg 255", ""),
+            before
+        );
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What an image says of itself: the variables a checkpoint has to save, and what it cannot.
 
-use super::{ManagedLayout, Rewritten};
+use super::ManagedLayout;
+use super::rewritten::{Registers, Rewritten};
 use fatbin::{Arch, Code, Fatbinary, Image, ManagedVariable, ModuleFacts, Ptx};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -69,13 +70,18 @@ impl CodeFacts {
             false => Ok(ManagedLayout::default()),
         };
         let allocates = facts.uses_heap();
+        let registers: Registers = facts
+            .kernels
+            .iter()
+            .filter_map(|kernel| Some((kernel.name.clone(), kernel.registers?)))
+            .collect();
         let mut variables: BTreeSet<String> = own_variables(facts).collect();
         let rewritten = match (&code, &image) {
             (Code::Ptx(text), _) => Rewritten::of(text, allocates),
             (Code::Cubin(_), Image::Fatbinary(all)) => ptx.and_then(|ptx| {
                 let ptx = beside(all, ptx, all.cubin_for(capability)?.arch)?;
                 let source = Rewritten::source(&ptx, allocates)?;
-                let rewritten = Rewritten::of(&source, allocates)?;
+                let rewritten = Rewritten::of(&source, allocates)?.limited_to(&registers);
                 // What machine code and PTX call the objects' internal variables differs where they are linked.
                 variables.extend(ModuleFacts::of_ptx_text(&source).into_iter().flat_map(own_variables));
                 Some(rewritten)
