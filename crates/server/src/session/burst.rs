@@ -73,7 +73,8 @@ impl Session {
                 launches.pop_front();
                 reader.advance();
             }
-            (caller.recent.found, caller.launched) = (None, Some(key));
+            // What comes behind a marked kernel has waited for its end.
+            (caller.recent.found, caller.launched) = (None, (!self.has_half_way()).then_some(key));
         }
         Ok(true)
     }
