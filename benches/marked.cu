@@ -74,14 +74,23 @@ struct Bench {
         return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
     }
 
-    // How much work makes a round without marks that long.
-    int work_for(Kernel kernel, double round_us) {
-        run(kernel, 10, 10);
+    // How much work makes a round without marks that long, in launches of this length.
+    int work_for(Kernel kernel, double round_us, double launch_ms) {
+        int rounds = std::max(1, int(launch_ms * 1e3 / round_us));
         double us[2];
-        const int work[2] = {200, 2000};
+        int work[2] = {200, 2000};
+        run(kernel, 10, 10);
         for (int i : {0, 1}) us[i] = run(kernel, 200, work[i]) * 1e3 / 200;
-        double slope = (us[1] - us[0]) / (work[1] - work[0]);
-        return std::max(1, int((round_us - us[0]) / slope + work[0] + 0.5));
+        auto between = [&] {
+            double slope = (us[1] - us[0]) / (work[1] - work[0]);
+            return std::max(1, int((round_us - us[0]) / slope + work[0] + 0.5));
+        };
+        // The clock is another one in long launches.
+        work[0] = between();
+        us[0] = run(kernel, rounds, work[0]) * 1e3 / rounds;
+        work[1] = work[0] * 5 / 4 + 1;
+        us[1] = run(kernel, rounds, work[1]) * 1e3 / rounds;
+        return between();
     }
 };
 
@@ -95,7 +104,7 @@ int main(int argc, char **argv) {
     if (argc == 5 && !strcmp(argv[1], "hold")) {
         const Kind &kind = KINDS[strcmp(argv[2], "tiles") == 0];
         double round_us = atof(argv[3]), seconds = atof(argv[4]);
-        int work = bench.work_for(kind.plain, round_us), rounds = int(1e6 / round_us), launches = 0;
+        int work = bench.work_for(kind.plain, round_us, 100), rounds = int(1e6 / round_us), launches = 0;
         CHECK(cudaMemset(bench.out, 0, size_t(bench.blocks) * THREADS * sizeof(unsigned)));
         printf("ready\n"), fflush(stdout);
         for (double total = 0; total < seconds; launches++) total += bench.run(kind.marked, rounds, work) / 1e3;
@@ -106,7 +115,7 @@ int main(int argc, char **argv) {
     for (const Kind &kind : KINDS) {
         int last = 0;
         for (double round_us : {0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0}) {
-            int work = bench.work_for(kind.plain, round_us), rounds = std::max(1, int(launch_ms * 1e3 / round_us));
+            int work = bench.work_for(kind.plain, round_us, launch_ms), rounds = std::max(1, int(launch_ms * 1e3 / round_us));
             // A round has at least the work of one step.
             if (work == last) continue;
             last = work;
