@@ -177,9 +177,10 @@ impl Loops {
         loops
     }
 
-    /// Where those begin that are in no other.
-    pub(crate) fn outermost_heads(&self) -> impl Iterator<Item = usize> {
-        self.heads.iter().zip(&self.around).filter(|(_, around)| around.is_none()).map(|(head, _)| *head)
+    /// Those that are in no other: their numbers, and where they begin.
+    pub(crate) fn outermost(&self) -> impl Iterator<Item = (usize, usize)> {
+        let all = self.heads.iter().zip(&self.around).enumerate();
+        all.filter(|(_, (_, around))| around.is_none()).map(|(number, (head, _))| (number, *head))
     }
 
     /// The loop with that head.

@@ -28,4 +28,4 @@ pub use marker::is_marked;
 pub use pointer::Pointer;
 pub use poll::{Poll, UnknownPoll};
 pub use refusal::{Reason, Refusal};
-pub use rewrite::{Kernel, Rewritten, rewrite, rewrite_with};
+pub use rewrite::{Kernel, Rewritten, identity, rewrite, rewrite_with};

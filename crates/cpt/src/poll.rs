@@ -26,6 +26,8 @@ pub enum Poll {
 pub(crate) const TICKS: u32 = 1 << 17;
 /// From so many ticks on each mark polls again.
 pub(crate) const LATE: u32 = 4 * TICKS;
+/// The two, as they stand in what a twin is [known by](crate::identity).
+pub(crate) const KNOWN: (u32, u32) = (1 << 15, 1 << 18);
 /// The most marks from one poll to the next: with a mark each 50 µs they take 6.4 ms.
 pub(crate) const MOST: u32 = 128;
 

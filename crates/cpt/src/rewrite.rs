@@ -65,6 +65,28 @@ pub fn rewrite(module: &Module) -> Result<Option<Rewritten>, ParseError> {
 /// # Errors
 /// As [`rewrite()`].
 pub fn rewrite_with(module: &Module, poll: Poll) -> Result<Option<Rewritten>, ParseError> {
+    rewrite_as(module, poll, Form::Loaded)
+}
+
+/// A text by which is known what threads that are half-way can go on in: in what is made of a module here they can if they stopped in what was made of one of which this was the
+/// same. None where no kernel can be stopped.
+///
+/// # Errors
+/// As [`rewrite()`].
+pub fn identity(module: &Module) -> Result<Option<String>, ParseError> {
+    Ok(rewrite_as(module, Poll::default(), Form::Known)?.map(|made| made.text))
+}
+
+/// What a twin is written for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// To be loaded.
+    Loaded,
+    /// To be [known by](identity): it has the frames that the other has, and else stays as it was when images first had it.
+    Known,
+}
+
+fn rewrite_as(module: &Module, poll: Poll, form: Form) -> Result<Option<Rewritten>, ParseError> {
     if !module.functions().any(is_marked) {
         return Ok(None);
     }
@@ -83,7 +105,7 @@ pub fn rewrite_with(module: &Module, poll: Poll) -> Result<Option<Rewritten>, Pa
             continue;
         }
         let rewritten = inlined(module, function, &marked, &tag)
-            .and_then(|function| rewrite_kernel(module, function, (&tag, poll), &mut codes));
+            .and_then(|function| rewrite_kernel(module, function, (&tag, poll, form), &mut codes));
         match rewritten {
             Ok((twin, kernel)) => {
                 kernels.insert(function.name.clone(), kernel);
@@ -118,7 +140,7 @@ fn unused_tag(module: &Module) -> String {
 fn rewrite_kernel(
     module: &Module,
     mut function: Function,
-    (tag, poll): (&str, Poll),
+    (tag, poll, form): (&str, Poll, Form),
     codes: &mut Vec<String>,
 ) -> Result<(Function, Kernel), Refused> {
     let no_body = || (Place::Line(0), Reason::Unsized);
@@ -241,6 +263,7 @@ fn rewrite_kernel(
         shared: &shared,
         dynamic: dynamic.as_deref(),
         poll,
+        form,
         barriers: &barriers.unwrap_or_default(),
         arrivals: grid.as_ref().map_or(&[], |grid| &grid.arrivals),
         copies: called.iter().chain([&body]).any(|body| copies(body)),

@@ -110,7 +110,8 @@ impl BufferPool {
     pub(crate) fn let_go(&self) -> bool {
         let mut spare = lock(&self.spare);
         let mut settled = lock(&self.settled);
-        let still: Vec<_> = settled.iter().filter_map(Weak::upgrade).collect();
+        let still = settled.iter().filter_map(Weak::upgrade);
+        let still: Vec<_> = still.filter(|memory| memory.is_registered()).collect();
         let bytes: u64 = spare.iter().chain(&still).map(|memory| memory.range().bytes).sum();
         if bytes < WORTH {
             return false;
@@ -131,18 +132,13 @@ pub(crate) struct Buffers {
 impl Buffers {
     /// No copy is made from or to it now, so that it need not stay registered.
     pub(crate) fn settle(&self) {
+        self.unsettle();
         lock(&self.pool.settled).push(Arc::downgrade(&self.memory));
     }
 
     /// Copies are made from or to it from now on, though it may not be registered.
-    fn unsettle(&self) {
+    pub(crate) fn unsettle(&self) {
         lock(&self.pool.settled).retain(|settled| !std::ptr::eq(settled.as_ptr(), &*self.memory));
-    }
-
-    /// Copies are made from or to all of these from now on. What was let go of is registered again, as far as there is room for that.
-    pub(crate) fn begin(buffers: &[Self]) {
-        buffers.iter().for_each(Self::unsettle);
-        let _full = buffers.iter().try_for_each(|each| each.memory.register());
     }
 }
 
@@ -158,7 +154,7 @@ impl Drop for Buffers {
     fn drop(&mut self) {
         let mut spare = lock(&self.pool.spare);
         self.unsettle();
-        if self.memory.registered.load(Ordering::Relaxed) {
+        if self.memory.is_registered() {
             spare.push(Arc::clone(&self.memory));
         }
     }
@@ -247,12 +243,14 @@ impl Memory {
 }
 
 impl Memory {
-    /// Once is enough.
+    /// Whether devices copy from and to it as fast as they can.
+    pub(crate) fn is_registered(&self) -> bool {
+        self.registered.load(Ordering::Relaxed)
+    }
+
     fn register(&self) -> backend::Result<()> {
-        if !self.registered.load(Ordering::Relaxed) {
-            self.backend.register_host(self.range())?;
-            self.registered.store(true, Ordering::Relaxed);
-        }
+        self.backend.register_host(self.range())?;
+        self.registered.store(true, Ordering::Relaxed);
         Ok(())
     }
 
@@ -316,16 +314,20 @@ mod tests {
     }
 
     #[test]
-    fn what_was_let_go_of_is_registered_again_before_copies_are_made() {
+    fn what_was_let_go_of_before_copies_are_made_is_used_all_the_same() {
         let backend: Arc<dyn Backend> = Arc::new(backend_soft::SoftBackend::default());
         let pool = BufferPool::new(&backend);
-        let slices = [pool.take(100).unwrap(), pool.take(100).unwrap(), pool.take(100).unwrap()];
-        slices.iter().for_each(Buffers::settle);
+        let slices = [pool.take(100).unwrap(), pool.take(100).unwrap()];
+        for _ in 0..2 {
+            slices.iter().for_each(Buffers::settle);
+        }
         assert!(pool.let_go());
-        Buffers::begin(&slices[..2]);
-        assert!(!pool.let_go(), "copies may be made now");
+        slices.iter().for_each(Buffers::settle);
+        assert!(!pool.let_go(), "nothing is registered any more");
+        slices.iter().for_each(Buffers::unsettle);
+        assert!(slices.iter().all(|slice| !slice.is_registered() && slice.write(7, &[1; 2])));
         drop(slices);
-        assert_eq!(pool.spare_bytes(), 200 * CHUNK_SIZE as u64, "the third was not asked for");
+        assert_eq!(pool.spare_bytes(), 0);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use ptx::Cfg;
 use ptx::ast::{Body, Function, Instruction, Name, RegId, Space, Statement};
 
 use super::copy::{Part, Piece, copy};
-use super::{Kernel, context_parameter};
+use super::{Form, Kernel, context_parameter};
 use crate::context::{ASKING, CAPACITY, DONE, FRAMES_FROM, FRAMES_INTO, FROM, INTO, NO_ROOM, TAKEN};
 use crate::frame::{HEAD, LAY};
 use crate::{Group, Pointer, Poll};
@@ -46,6 +46,7 @@ pub(super) struct Code<'a> {
     /// What stands for the shared memory that a launch asks for.
     pub(super) dynamic: Option<&'a str>,
     pub(super) poll: Poll,
+    pub(super) form: Form,
     /// Barriers that read the flag for the markers.
     pub(super) barriers: &'a [usize],
     /// What stands before a block arrives at a barrier of the whole grid.
@@ -99,7 +100,7 @@ impl Code<'_> {
         twin.params.push(context_parameter(&self.parameter));
         if let Some(body) = &mut twin.body {
             for part in [Part::Again, Part::Rest] {
-                for piece in copy(body, cfg, marks, (part, self.tag)) {
+                for piece in copy(body, cfg, marks, (part, self.form, self.tag)) {
                     match piece {
                         Piece::Rewritten(at) if first.contains(&at) => {}
                         Piece::Rewritten(at) => statements.push(rewritten(at, part, &mut put)),
@@ -326,8 +327,11 @@ add.u64 %@a, %@a, %@f;
                 code += "add.u64 %@a, %@a, %@x;\n";
             } else {
                 code += &self.place(cell.offset, bytes);
-                let _ = writeln!(code, "mul.wide.u32 %@x, %@n, {bytes};");
+                if self.form == Form::Loaded {
+                    let _ = writeln!(code, "mul.wide.u32 %@x, %@n, {bytes};");
+                }
             }
+            before = before.filter(|_| self.form == Form::Loaded);
             let (bits, register) = (bytes * 8, &cell.register);
             let stored = format!("[%@a+{HEAD}]");
             let _ = match (way, &cell.pointer) {

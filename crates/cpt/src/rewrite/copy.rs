@@ -1,14 +1,15 @@
 //! Copies of what follows a kernel's marks, for threads that come there in another way than from the mark before.
 //!
 //! A loop that can be entered in its middle is none that `ptxas` knows: it would neither see that its rounds are the same for all threads of a warp, nor do much else for it. So threads that go on half-way do so in a copy, which leads back
-//! into the kernel where that comes to the beginning of an outermost loop; and those that were to stop and found no room, in another, which never leads back, since `ptxas` takes them for threads that have parted. Threads that have never stopped
-//! see nothing of either.
+//! into the kernel where that comes to the beginning of an outermost loop with a mark; and those that were to stop and found no room, in another, which never leads back, since `ptxas` takes them for threads that have parted. Threads that poll apart go on in the
+//! first, too.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use ptx::ast::{Body, BranchTable, BranchTableId, LabelId, Operand, Statement};
 use ptx::{BitSet, BlockId, Cfg};
 
+use super::Form;
 use crate::additions::{made, push_label, renamed};
 use crate::graph::{Graph, Loops};
 
@@ -17,7 +18,7 @@ use crate::graph::{Graph, Loops};
 pub(super) enum Part {
     /// The kernel's own.
     Kernel,
-    /// The copy for threads that go on half-way.
+    /// The copy for threads that go on half-way, or have polled apart.
     Again,
     /// The copy for threads that found no room to stop; there are no polls in it.
     Rest,
@@ -43,8 +44,13 @@ pub(super) enum Piece {
 }
 
 /// The copy of what follows the marks. Its labels are added to the body, with names that begin with `tag`.
-pub(super) fn copy(body: &mut Body, cfg: &Cfg, marks: &[usize], (part, tag): (Part, &str)) -> Vec<Piece> {
-    let entered = entered(body, cfg, marks, part);
+pub(super) fn copy(
+    body: &mut Body,
+    cfg: &Cfg,
+    marks: &[usize],
+    (part, form, tag): (Part, Form, &str),
+) -> Vec<Piece> {
+    let entered = entered(body, cfg, marks, (part, form));
     let mut labels: Vec<Option<LabelId>> = vec![None; body.labels.len()];
     for at in entered.iter().flat_map(|block| cfg.blocks[block].statements.clone()) {
         if let Statement::Label(label) = body.statements[at] {
@@ -98,15 +104,19 @@ pub(super) fn copy(body: &mut Body, cfg: &Cfg, marks: &[usize], (part, tag): (Pa
     pieces
 }
 
-/// The blocks that are come to from marks, before an outermost loop begins if the copy leads back there.
-fn entered(body: &Body, cfg: &Cfg, marks: &[usize], part: Part) -> BitSet {
+/// The blocks that are come to from marks, before an outermost loop begins if the copy leads back there: one with a mark, so that all threads that decide together come to it. To another
+/// some may not, and those of a warp would be in two places when they meet.
+fn entered(body: &Body, cfg: &Cfg, marks: &[usize], (part, form): (Part, Form)) -> BitSet {
     let mut begins = BitSet::new(cfg.blocks.len());
     if part == Part::Again {
         let loops = Loops::of(&Graph::of_blocks(cfg), 0);
+        let has_mark = |number| marks.iter().any(|mark| loops.is_in(cfg.block_at(*mark).index(), number));
         loops
-            .outermost_heads()
-            .filter(|head| label(body, &cfg.blocks[*head]).is_some())
-            .for_each(|head| begins.insert(head));
+            .outermost()
+            .filter(|(number, head)| {
+                (form == Form::Known || has_mark(*number)) && label(body, &cfg.blocks[*head]).is_some()
+            })
+            .for_each(|(_, head)| begins.insert(head));
     }
     let mut entered = BitSet::new(cfg.blocks.len() + 1);
     let mut ahead: Vec<usize> = marks.iter().map(|mark| cfg.block_at(*mark).index()).collect();

@@ -2,10 +2,11 @@
 
 use ptx::ast::Instruction;
 
+use super::Form;
 use super::code::Code;
 use super::copy::Part;
 use crate::context::{DECIDED, STOP};
-use crate::poll::{LATE, MOST, TICKS};
+use crate::poll::{KNOWN, LATE, MOST, TICKS};
 use crate::{Group, Poll};
 
 /// One mark more.
@@ -48,7 +49,7 @@ impl Code<'_> {
     /// Whether those that count poll apart from the kernel's own code, and go on in the copy for threads that go on half-way: `ptxas` puts a poll that comes back into a loop
     /// there, and a branch around it, which costs a loop of 2 µs 0.8 % on an H200. Threads that poll each for itself would part for as long as that copy lasts.
     fn polls_apart(&self) -> bool {
-        matches!(self.kernel.group, Group::Warp | Group::Block)
+        self.form == Form::Loaded && matches!(self.kernel.group, Group::Warp | Group::Block)
     }
 
     /// Polls of the kernel's own code that are apart from it.
@@ -74,13 +75,14 @@ impl Code<'_> {
     /// After how many marks the next poll is due: twice as many as the last time, if that was too soon for all; the next one, if it was too late for any.
     fn adapt(&self) -> String {
         let (all, any) = (self.agree("and", "all"), self.agree("or", "any"));
+        let (soon, late) = if self.form == Form::Loaded { (TICKS, LATE) } else { KNOWN };
         format!(
             "mov.u32 %@w, %clock;
 sub.u32 %@o, %@w, %@o;
-setp.lt.u32 %@p, %@o, {TICKS};
+setp.lt.u32 %@p, %@o, {soon};
 {all}@%@q shl.b32 %@m, %@m, 1;
 min.u32 %@m, %@m, {MOST};
-setp.gt.u32 %@p, %@o, {LATE};
+setp.gt.u32 %@p, %@o, {late};
 {any}@%@q mov.u32 %@m, 1;
 mov.u32 %@o, %@w;
 mov.u32 %@k, %@m;

@@ -407,7 +407,7 @@ impl Session {
                 },
             }
         };
-        room.begin(&planned);
+        room.begin();
         let mut copies = Copies { copied: Vec::new(), on_devices, kept: Kept::default(), left: Vec::new() };
         let mut under_way = UnderWay::on(&**backend);
         for (mut item, parts) in items.into_iter().zip(planned) {

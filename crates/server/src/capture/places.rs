@@ -68,12 +68,16 @@ impl CopyRoom {
         Self { on_devices: DeviceSet::NONE, slices: Vec::new() }
     }
 
-    /// Copies are made from now on to where these are to lie.
-    pub(super) fn begin(&self, placed: &[Vec<Part>]) {
-        let slice =
-            |(_, place): &Part| if let Place::Host(slice, _) = place { Some(slice + 1) } else { None };
-        let used = placed.iter().flatten().filter_map(slice).max().unwrap_or(0);
-        Buffers::begin(&self.slices[..used.min(self.slices.len())]);
+    /// Copies are made there from now on. What the application has had let go of stays unregistered: to register it takes as long as it saves.
+    pub(super) fn begin(&self) {
+        self.slices.iter().for_each(Buffers::unsettle);
+        let slow = self.slices.iter().filter(|slice| !slice.is_registered()).map(|slice| slice.range().bytes);
+        let slow = slow.sum::<u64>() >> 20;
+        if slow > 0 {
+            tracing::info!(
+                "copies on the host have {slow} MiB that are not registered, since the devices are full: they take three times as long there"
+            );
+        }
     }
 
     /// All copies are there, and none will be made any more.

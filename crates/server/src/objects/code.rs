@@ -167,7 +167,17 @@ impl Module {
         let mut detail = String::new();
         let loaded = placer.place(&mut record.placement, making, || {
             let load = |code: &[u8]| backend.module_load(ctx.raw, code, &record.options, &named);
-            let instead = rewritten.as_ref().and_then(|code| match load(code.text.as_bytes()) {
+            let load_best = |code: &Rewritten| {
+                let mut loaded = None;
+                for text in code.texts() {
+                    let tried = loaded.insert(load(text.as_bytes()));
+                    if tried.as_ref().err().is_none_or(|error| error.code == CuError::OUT_OF_MEMORY) {
+                        break;
+                    }
+                }
+                loaded
+            };
+            let instead = rewritten.as_ref().and_then(|code| match load_best(code)? {
                 Err(error) if error.code != CuError::OUT_OF_MEMORY => {
                     tracing::warn!("marked kernels are not stopped half-way and the heap of those that allocate cannot be saved ({code:?}), since the device library does not load what is made of them: {}", error.detail);
                     None

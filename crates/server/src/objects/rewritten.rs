@@ -38,8 +38,10 @@ const REGISTERS_MOST: u32 = 255;
 /// Code that is loaded in place of an image's.
 pub struct Rewritten {
     /// PTX.
-    pub text: String,
-    /// BLAKE3 of that, whatever registers it is [limited to](Self::limited_to): what is half-way in it can go on in no other.
+    text: String,
+    /// The same with [limits](Self::limited_to), if it has any.
+    limited: Option<String>,
+    /// BLAKE3 of what it is [known by](cpt::identity): what is half-way in it can go on in no other.
     pub hash: [u8; 32],
     /// Kernels that may allocate, from a heap of ours, if any does.
     allocating: Option<BTreeSet<String>>,
@@ -84,14 +86,15 @@ impl Rewritten {
         let mut module = module.ok()?;
         let allocating = if allocates { heap::rewrite(&mut module) } else { None };
         let made = if is_marked { stoppable(&module) } else { None };
-        let (text, kernels) = match made {
-            Some(made) => (made.text, made.kernels),
-            None if allocating.is_some() => (module.to_string(), BTreeMap::new()),
+        let (text, known_by, kernels) = match made {
+            Some(made) => (made.text, cpt::identity(&module).ok()??, made.kernels),
+            None if allocating.is_some() => (module.to_string(), module.to_string(), BTreeMap::new()),
             None => return None,
         };
         Some(Self {
-            hash: *blake3::hash(text.as_bytes()).as_bytes(),
+            hash: *blake3::hash(known_by.as_bytes()).as_bytes(),
             text,
+            limited: None,
             allocating: allocating.map(|kernels| kernels.iter().map(ToString::to_string).collect()),
             kernels: kernels.into_iter().map(|(name, kernel)| (name.to_string(), Arc::new(kernel))).collect(),
         })
@@ -101,23 +104,30 @@ impl Rewritten {
     /// code is at rest mostly, and has memory for what it lacks. `ptxas` would rather give it as many as it could use.
     #[must_use]
     pub fn limited_to(mut self, registers: &Registers) -> Self {
-        for (name, kernel) in &self.kernels {
+        let mut text = self.text.clone();
+        // Where local memory lies must stay as it is for those that are bound to that.
+        for (name, kernel) in self.kernels.iter().filter(|(_, kernel)| !kernel.is_bound) {
             let Some(registers) = registers.get(name) else { continue };
-            let most =
-                registers.next_multiple_of(REGISTERS_AT_A_TIME).clamp(REGISTERS_FOR_ALL, REGISTERS_MOST);
-            let body = self.text.find(&format!(".entry {}(", kernel.twin)).and_then(|entry| {
-                let head = self.text[entry..].find("\n{")?;
+            let most = (*registers).clamp(REGISTERS_FOR_ALL, REGISTERS_MOST);
+            let most = most.next_multiple_of(REGISTERS_AT_A_TIME).min(REGISTERS_MOST);
+            let body = text.find(&format!(".entry {}(", kernel.twin)).and_then(|entry| {
+                let head = text[entry..].find("\n{")?;
                 // Whoever has said how many blocks there are to be has said this.
-                let says = [".maxnreg", ".minnctapersm"]
-                    .iter()
-                    .any(|word| self.text[entry..entry + head].contains(word));
+                let says =
+                    [".maxnreg", ".minnctapersm"].iter().any(|word| text[entry..entry + head].contains(word));
                 (!says).then_some(entry + head)
             });
             if let Some(body) = body {
-                self.text.insert_str(body, &format!("\n.maxnreg {most}"));
+                text.insert_str(body, &format!("\n.maxnreg {most}"));
             }
         }
+        self.limited = Some(text).filter(|limited| *limited != self.text);
         self
+    }
+
+    /// What is to be loaded, the best first.
+    pub fn texts(&self) -> impl Iterator<Item = &str> {
+        self.limited.as_deref().into_iter().chain([&*self.text])
     }
 
     /// Whether it has a variable that says where a heap of ours is.
@@ -235,33 +245,31 @@ mod tests {
             &kernel("few", ""),
             &kernel("some", ""),
             &kernel("all", ""),
+            &kernel("damaged", ""),
             &kernel("unknown", ""),
             &says,
         ]
         .concat();
         let whole = Rewritten::of(text.as_bytes(), false).unwrap();
-        let (hash, before) = (whole.hash, whole.text.clone());
-        let registers = [("few", 12), ("some", 41), ("all", 255), ("says", 41), ("other", 12)];
+        let hash = whole.hash;
+        let registers =
+            [("few", 12), ("some", 41), ("all", 255), ("damaged", u32::MAX), ("says", 41), ("other", 12)];
         let limited =
             whole.limited_to(&registers.map(|(name, registers)| (name.to_owned(), registers)).into());
         assert_eq!(limited.hash, hash, "what is half-way in one can go on in the other");
-        let module = ptx::parse(&limited.text).unwrap();
+        let texts: Vec<_> = limited.texts().collect();
+        let module = ptx::parse(texts[0]).unwrap();
         let most =
             |name: &str| module.kernels().find(|kernel| *kernel.name == *name).unwrap().performance.max_nreg;
         let twin = |name: &str| most(&limited.kernel(name).unwrap().twin);
-        assert_eq!(
-            ["few", "some", "all", "unknown", "says"].map(twin),
-            [Some(32), Some(48), Some(255), None, None]
-        );
+        let found = ["few", "some", "all", "damaged", "unknown", "says"].map(twin);
+        assert_eq!(found, [Some(32), Some(48), Some(255), Some(255), None, None]);
         assert_eq!(most("few"), None, "only twins");
-        assert_eq!(
-            limited
-                .text
-                .replace("\n.maxnreg 32", "")
-                .replace("\n.maxnreg 48", "")
-                .replace("\n.maxnreg 255", ""),
-            before
-        );
+        let without =
+            texts[0].lines().filter(|line| !line.starts_with(".maxnreg")).map(|line| line.to_owned() + "\n");
+        assert_eq!(without.collect::<String>(), texts[1], "what is loaded where that is not");
+        let none = Rewritten::of(text.as_bytes(), false).unwrap().limited_to(&Registers::new());
+        assert_eq!(none.texts().count(), 1);
     }
 
     #[test]

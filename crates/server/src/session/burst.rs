@@ -74,7 +74,7 @@ impl Session {
                 reader.advance();
             }
             // What comes behind a marked kernel has waited for its end.
-            (caller.recent.found, caller.launched) = (None, (!self.has_half_way()).then_some(key));
+            (caller.recent.found, caller.launched) = (None, (!self.has_half_way_in(&key)).then_some(key));
         }
         Ok(true)
     }

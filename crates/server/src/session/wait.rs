@@ -22,6 +22,8 @@ const EAGER_YIELD: Duration = Duration::from_millis(20);
 /// average, the program takes that waits for each of its kernels. With an eighth, one of kernels of up to 4 ms took 13 % longer, with a 128th one of kernels of
 /// 60 ms 0.6 %.
 const EAGER: u32 = 1024;
+/// The same where others want the cores.
+const CROWDED_EAGER: u32 = 128;
 /// The same where nobody notices.
 const PATIENT: u32 = 8;
 /// The shortest and the longest of these sleeps.
@@ -48,8 +50,8 @@ impl Backoff {
 
     /// For what the program itself waits for.
     pub(super) fn eager() -> Self {
-        let yields = if *CORES_ABOUND { EAGER_YIELD } else { YIELD };
-        Self { part: EAGER, yields, ..Self::new() }
+        let (yields, part) = if *CORES_ABOUND { (EAGER_YIELD, EAGER) } else { (YIELD, CROWDED_EAGER) };
+        Self { part, yields, ..Self::new() }
     }
 
     /// Whether it has come to sleeping between polls, so that there is time for a longer look.

@@ -142,7 +142,7 @@ struct Direct {
 impl Direct {
     /// Opens a file for writing past the page cache that is open as `cached`; `None` where the file system does not take that, or has nothing behind it.
     fn open(path: &Path, cached: &File) -> io::Result<Option<Self>> {
-        if is_memory(&fstatfs(cached)?) {
+        if fstatfs(cached).is_ok_and(|file_system| is_memory(&file_system)) {
             return Ok(None);
         }
         let direct = i32::try_from(OFlags::DIRECT.bits()).unwrap_or(0);

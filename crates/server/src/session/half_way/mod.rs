@@ -290,6 +290,11 @@ impl Session {
         }
     }
 
+    /// Whether one is in this stream that is not known to be done.
+    pub(super) fn has_half_way_in(&self, key: &StreamKey) -> bool {
+        self.has_half_way() && self.flights().iter().any(|flight| flight.stream.record.key == *key)
+    }
+
     /// Waits until no marked kernel is in any of these streams, or the session ends.
     pub(super) fn await_half_way_in_streams(&self, which: impl Fn(&StreamKey) -> bool) {
         let mut backoff = Backoff::eager();
