@@ -11,6 +11,7 @@ use dormouse_tests::{Failure, Mount, PACED, Stage};
 use testkit::job::{Job, LIMIT};
 use testkit::outcome::Exit;
 use testkit::place::{After, Device, Place};
+use testkit::seed::Seed;
 
 /// A guest that was checkpointed and stopped: what is left is its image.
 fn asleep(name: &str) -> (Stage, String) {
@@ -144,6 +145,41 @@ fn a_flipped_bit_in_the_data() {
     change(&pack(&stage), |bytes| bytes[4096] ^= 4);
     refused_verify(&stage, &image);
     refused_restart(&stage, &image, 7, &["cannot be had", "chunk"]);
+}
+
+/// Wherever a bit is flipped, the restart says in which file, or what it has is whole all the same. `DORMOUSE_FLIPS` says how many are, `DORMOUSE_SEED` where.
+#[test]
+fn a_flipped_bit_anywhere() {
+    let number = |name, default| std::env::var(name).map_or(default, |text| text.parse().unwrap());
+    let (flips, from) = (number("DORMOUSE_FLIPS", 6), number("DORMOUSE_SEED", 1));
+    let (stage, image) = asleep("anywhere");
+    let folders = ["images", "index", "packs"].map(|folder| stage.place().store().join(folder));
+    let mut found = 0;
+    for flip in 0..flips {
+        let mut seed = Seed::of_round(from.into(), PACED, "flip", flip);
+        let among = |count: usize, seed: &mut Seed| (seed.draw() % count as u64) as usize;
+        let files = std::fs::read_dir(&folders[flip as usize % folders.len()]).unwrap();
+        let mut files: Vec<_> =
+            files.map(|entry| entry.unwrap().path()).filter(|path| path.is_file()).collect();
+        files.sort();
+        let file = files.swap_remove(among(files.len(), &mut seed));
+        let whole = std::fs::read(&file).unwrap();
+        let (at, bit) = (among(whole.len(), &mut seed), among(8, &mut seed));
+        change(&file, |bytes| bytes[at] ^= 1 << bit);
+        let output = stage.place().restart_command(&image).output().unwrap();
+        change(&file, |bytes| *bytes = whole);
+        let said = String::from_utf8_lossy(&output.stderr);
+        let place = format!("bit {bit} of byte {at} of {}: {said}", file.display());
+        assert!(!said.contains("panicked"), "{place}");
+        if output.status.success() {
+            assert!(String::from_utf8_lossy(&output.stdout).contains("done sum"), "{place}");
+        } else {
+            found += 1;
+            let name = file.file_stem().unwrap().to_str().unwrap();
+            Failure::of(&output).unwrap().expect(125, &[name]);
+        }
+    }
+    assert!(found > 0, "bits were flipped that nobody reads");
 }
 
 /// Of a job that is stopped nothing is left but its image: what that uses again is read first.

@@ -87,6 +87,18 @@ pub fn soak(workspace: &Workspace) -> anyhow::Result<()> {
     step(format_args!("DORMOUSE_SEED={seed}"));
     crashes.env("DORMOUSE_KIT", &kit).env("DORMOUSE_CRASHES", "200").env("DORMOUSE_SEED", seed.to_string());
     run(&mut crashes)?;
+    step("200 restarts of an image in which a bit is flipped");
+    let mut flips = nextest(workspace)?;
+    flips.args([
+        "run",
+        "--locked",
+        "--package",
+        "dormouse-tests",
+        "--filterset",
+        "test(a_flipped_bit_anywhere)",
+    ]);
+    flips.env("DORMOUSE_KIT", &kit).env("DORMOUSE_FLIPS", "200").env("DORMOUSE_SEED", seed.to_string());
+    run(&mut flips)?;
     step("4000 random programs with managed memory against a model, for half an hour");
     let mut programs = nextest(workspace)?;
     programs.args(["run", "--locked", "--package", "shadow", "--filterset", "test(interleavings::)"]);

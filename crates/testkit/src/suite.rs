@@ -337,6 +337,9 @@ impl fmt::Display for Row {
         }
         match (self.is_complete(), self.failures.is_empty()) {
             (true, _) => Ok(()),
+            (false, true) if self.passed.iter().all(Option::is_none) => {
+                write!(f, "  nothing that was asked for suits it")
+            }
             (false, true) => write!(f, "  time was up"),
             (false, false) => write!(f, "  FAILED"),
         }
@@ -363,9 +366,18 @@ mod tests {
             total_ms: None,
             failures: failures.iter().map(|&text| text.to_owned()).collect(),
         };
-        let table = Table(&[row("stencil", &[]), row("linked", &["differs"])]).to_string();
+        let of_nothing =
+            |passed: [Option<u32>; 3]| Row { passed: passed.to_vec(), ..row("marked_list", &[]) };
+        let rows = [
+            row("stencil", &[]),
+            row("linked", &["differs"]),
+            of_nothing([None; 3]),
+            of_nothing([None, Some(0), None]),
+        ];
+        let table = Table(&rows).to_string();
         let lines: Vec<&str> = table.lines().collect();
-        assert_eq!(lines.len(), 3);
+        assert_eq!(lines.len(), 5);
+        assert!(lines[3].ends_with("suits it") && lines[4].ends_with("time was up"), "{table}");
         assert!(
             lines[1].contains("3/3") && lines[1].contains("42") && !lines[1].contains("FAILED"),
             "{table}"

@@ -88,7 +88,7 @@ impl Session {
         }
         if module.rewritten.as_ref().is_none_or(|code| code.hash != record.code) {
             return Err(wrong(
-                "another version of Dormouse, or another DORMOUSE_POLL, made the code in which it is half-way; restart with those that made the image",
+                "another version of Dormouse made the code in which it is half-way, which has other frames; restart with the one that made the image",
             ));
         }
         let function = module.function(&record.kernel)?;
