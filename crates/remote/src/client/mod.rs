@@ -347,6 +347,8 @@ impl Link {
                 (self.on_loss)(why);
             });
         }
+        // Before the program hears of it, which may give memory back then that something was still to come into.
+        self.transfers.lose();
         // So that no query answers otherwise once a call has said that the connection is lost.
         self.progress.lose();
         if !self.lost.swap(true, Ordering::AcqRel) {

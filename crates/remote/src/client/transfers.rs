@@ -137,8 +137,11 @@ impl State {
         transfer.after.iter().all(|earlier| self.transfers.get(earlier).is_none_or(Transfer::is_written))
     }
 
-    /// A transfer that holds pieces for which it is time.
+    /// A transfer that holds pieces for which it is time; none once the session is lost, since the program hears of that and may give its memory back.
     fn ready(&self) -> Option<u64> {
+        if self.lost {
+            return None;
+        }
         let is_next = |name: &u64| self.transfers.get(name).is_some_and(|transfer| self.is_next(transfer));
         self.holding.iter().copied().find(is_next)
     }
@@ -222,7 +225,9 @@ impl Transfers {
         loop {
             let Some(transfer) = state.transfers.get_mut(&name) else { return true };
             transfer.ended = true;
-            if let Some(held) = state.take_held(name) {
+            if !state.lost
+                && let Some(held) = state.take_held(name)
+            {
                 state = self.write(state, name, held);
                 continue;
             }
@@ -232,11 +237,11 @@ impl Transfers {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         let Some(transfer) = state.transfers.remove(&name) else { return true };
-        let bytes = transfer.to.bytes();
+        state.holding.remove(&name);
         state.pending -= transfer.to.cost();
         drop(self.write_ready(state));
         self.changed.notify_all();
-        transfer.arrived == bytes
+        transfer.is_written()
     }
 
     /// Writes held pieces, and is no writer of their transfer any more.
@@ -271,8 +276,9 @@ impl Transfers {
     /// Lets one take a piece of a transfer, as one of its writers, until it leaves.
     fn enter(&self, head: PieceHeader) -> io::Result<Turn> {
         let mut state = lock(&self.state);
-        let Some(transfer) = state.transfers.get_mut(&head.transfer).filter(|transfer| !transfer.ended)
-        else {
+        let is_lost = state.lost;
+        let open = |transfer: &&mut Transfer| !transfer.ended && !is_lost;
+        let Some(transfer) = state.transfers.get_mut(&head.transfer).filter(open) else {
             return Ok(Turn::Never);
         };
         let (all, bytes) = (transfer.to.bytes(), head.bytes as u64);
@@ -344,6 +350,7 @@ impl Transfers {
         read
     }
 
+    /// Nothing more is put into the program's memory than what is being read right now.
     pub(super) fn lose(&self) {
         lock(&self.state).lost = true;
         self.changed.notify_all();
@@ -450,6 +457,22 @@ mod tests {
         transfers.put(1, 0, &[1; 8]).unwrap();
         assert!(transfers.end(1));
         assert_eq!(room.first(), [1; 8]);
+    }
+
+    /// Who hears that the session is lost may give memory back.
+    #[test]
+    fn nothing_is_written_once_the_session_is_lost() {
+        let room = Room::new();
+        let transfers = Transfers::default();
+        let to = Destination::linear(room.base(), 8);
+        (1..=3).for_each(|name| transfers.begin(name, to));
+        transfers.put(2, 0, &[2; 8]).unwrap();
+        transfers.lose();
+        transfers.put(1, 0, &[1; 8]).unwrap();
+        transfers.put(3, 0, &[3; 8]).unwrap();
+        let told = [2, 1, 3].map(|name| transfers.end(name));
+        assert_eq!(told, [false; 3]);
+        assert_eq!(room.first(), [0; 8]);
     }
 
     #[test]
