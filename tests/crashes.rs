@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
-use dormouse_tests::{PACED, Stage, first_line};
+use dormouse_tests::{PACED, Stage, first_line, number};
 use rustix::process::{Pid, Signal, kill_process};
 use testkit::outcome::{Exit, fits};
 use testkit::place::After;
@@ -86,8 +86,7 @@ fn at_moments(
     victims: &[Victim],
     crash: fn(Victim, f64, &[u8]) -> anyhow::Result<bool>,
 ) -> Vec<usize> {
-    let number = |name, default| std::env::var(name).map_or(default, |text| text.parse().unwrap());
-    let (moments, from) = (number("DORMOUSE_CRASHES", usual), number("DORMOUSE_SEED", 1));
+    let (moments, from) = (number("DORMOUSE_CRASHES", usual).unwrap(), number("DORMOUSE_SEED", 1).unwrap());
     let native = undisturbed().unwrap();
     let (next, failures) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let deaths: Vec<_> = victims.iter().map(|_| AtomicUsize::new(0)).collect();
@@ -98,7 +97,7 @@ fn at_moments(
         }
         let number = moment % victims.len();
         let victim = victims[number];
-        let mut seed = Seed::of_round(from as u64, PACED, of, moment as u32);
+        let mut seed = Seed::of_round(from, PACED, of, moment as u32);
         let part = seed.fraction();
         let mut tries = TRIES.iter().map(|rest| crash(victim, part * rest, &native));
         let result = tries.find(|result| !matches!(result, Ok(false))).unwrap_or(Ok(false));

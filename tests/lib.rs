@@ -312,6 +312,20 @@ impl Failure {
     }
 }
 
+/// The number that an environment variable is, or else this.
+///
+/// # Errors
+/// When it is none.
+pub fn number<T: std::str::FromStr<Err: std::error::Error + Send + Sync + 'static>>(
+    name: &str,
+    default: T,
+) -> anyhow::Result<T> {
+    match std::env::var(name) {
+        Ok(text) => text.parse().with_context(|| format!("{name}={text} is not a number")),
+        Err(_) => Ok(default),
+    }
+}
+
 /// A small file system of its own, unmounted at the end.
 #[derive(Debug)]
 pub struct Mount(PathBuf);

@@ -4,7 +4,7 @@
 
 use std::process::ExitCode;
 
-use anyhow::Context;
+use dormouse_tests::number;
 use libtest_mimic::{Arguments, Failed, Trial};
 use testkit::kit::Kit;
 use testkit::manifest::{Guest, Set};
@@ -66,15 +66,4 @@ fn run(suite: &Suite, guest: &Guest) -> Result<(), Failed> {
         checkpoints += row.checkpoints;
     }
     Err(format!("none of {checkpoints} checkpoints has a launch half-way").into())
-}
-
-/// A number from the environment, or the default.
-fn number<T: std::str::FromStr<Err: std::error::Error + Send + Sync + 'static>>(
-    name: &str,
-    default: T,
-) -> anyhow::Result<T> {
-    match std::env::var(name) {
-        Ok(text) => text.parse().with_context(|| format!("{name}={text} is not a number")),
-        Err(_) => Ok(default),
-    }
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use dormouse_tests::{Failure, Mount, PACED, Stage};
+use dormouse_tests::{Failure, Mount, PACED, Stage, number};
 use testkit::job::{Job, LIMIT};
 use testkit::outcome::Exit;
 use testkit::place::{After, Device, Place};
@@ -150,13 +150,12 @@ fn a_flipped_bit_in_the_data() {
 /// Wherever a bit is flipped, the restart says in which file, or what it has is whole all the same. `DORMOUSE_FLIPS` says how many are, `DORMOUSE_SEED` where.
 #[test]
 fn a_flipped_bit_anywhere() {
-    let number = |name, default| std::env::var(name).map_or(default, |text| text.parse().unwrap());
-    let (flips, from) = (number("DORMOUSE_FLIPS", 6), number("DORMOUSE_SEED", 1));
+    let (flips, from) = (number("DORMOUSE_FLIPS", 6).unwrap(), number("DORMOUSE_SEED", 1).unwrap());
     let (stage, image) = asleep("anywhere");
     let folders = ["images", "index", "packs"].map(|folder| stage.place().store().join(folder));
     let mut found = 0;
     for flip in 0..flips {
-        let mut seed = Seed::of_round(from.into(), PACED, "flip", flip);
+        let mut seed = Seed::of_round(from, PACED, "flip", flip);
         let among = |count: usize, seed: &mut Seed| (seed.draw() % count as u64) as usize;
         let files = std::fs::read_dir(&folders[flip as usize % folders.len()]).unwrap();
         let mut files: Vec<_> =

@@ -72,7 +72,9 @@ impl KernelParam {
 
 /// The kernel that an attribute tells the registers of, by the number of its symbol, and how many those are; none where it tells something else.
 pub(crate) fn registers(attribute: &Attribute<'_>) -> Option<(usize, u32)> {
+    if attribute.id != REGCOUNT {
+        return None;
+    }
     let data = Bytes(attribute.data);
-    (attribute.id == REGCOUNT).then_some(())?;
     Some((data.u32(0)? as usize, data.u32(4)?))
 }

@@ -318,20 +318,21 @@ add.u64 %@a, %@a, %@f;
     }
 
     fn cells(&self, number: usize, way: Way) -> String {
-        let (mut code, mut before) = (String::new(), None);
+        let (mut code, mut end) = (String::new(), None);
         let site = &self.kernel.frame.sites[number];
         for cell in &site.cells {
             let bytes = cell.ty.size();
+            let steps = self.form == Form::Loaded;
             // From each to the next: places that are all known at once take registers, of which the whole kernel has as many.
-            if before.replace((cell.offset + bytes, bytes)) == Some((cell.offset, bytes)) {
+            if steps && end == Some((cell.offset, bytes)) {
                 code += "add.u64 %@a, %@a, %@x;\n";
             } else {
                 code += &self.place(cell.offset, bytes);
-                if self.form == Form::Loaded {
+                if steps {
                     let _ = writeln!(code, "mul.wide.u32 %@x, %@n, {bytes};");
                 }
             }
-            before = before.filter(|_| self.form == Form::Loaded);
+            end = Some((cell.offset + bytes, bytes));
             let (bits, register) = (bytes * 8, &cell.register);
             let stored = format!("[%@a+{HEAD}]");
             let _ = match (way, &cell.pointer) {

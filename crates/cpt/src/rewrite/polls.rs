@@ -35,7 +35,7 @@ impl Code<'_> {
             _ if part == Part::Rest => format!("{go}:\n"),
             _ if self.kernel.group == Group::Grid => self.behind_grid(&stop, &go),
             Poll::Every => format!("{}{go}:\n", self.poll(&stop)),
-            Poll::Counted(_) | Poll::Adaptive if part == Part::Kernel && self.polls_apart() => {
+            _ if part == Part::Kernel && self.polls_apart() => {
                 format!("{COUNT}setp.eq.u32 %@p, %@k, 0;\n@%@p bra $@poll{site};\n{go}:\n")
             }
             Poll::Counted(_) | Poll::Adaptive => {
@@ -46,21 +46,21 @@ impl Code<'_> {
         }
     }
 
-    /// Whether those that count poll apart from the kernel's own code, and go on in the copy for threads that go on half-way: `ptxas` puts a poll that comes back into a loop
+    /// Whether threads count, and poll apart from the kernel's own code: they go on in the copy for threads that go on half-way: `ptxas` puts a poll that comes back into a loop
     /// there, and a branch around it, which costs a loop of 2 µs 0.8 % on an H200. Threads that poll each for itself would part for as long as that copy lasts.
     fn polls_apart(&self) -> bool {
-        self.form == Form::Loaded && matches!(self.kernel.group, Group::Warp | Group::Block)
+        self.form == Form::Loaded
+            && matches!(self.poll, Poll::Counted(_) | Poll::Adaptive)
+            && matches!(self.kernel.group, Group::Warp | Group::Block)
     }
 
     /// Polls of the kernel's own code that are apart from it.
     pub(super) fn poll_apart(&self, site: usize) -> String {
-        match self.poll {
-            Poll::Counted(_) | Poll::Adaptive if self.polls_apart() => {
-                let (stop, again) = (format!("$@save{site}"), Part::Again.label());
-                format!("$@poll{site}:\n{}bra $@{again}{site};\n", self.counted_poll(&stop))
-            }
-            _ => String::new(),
+        if !self.polls_apart() {
+            return String::new();
         }
+        let poll = self.counted_poll(&format!("$@save{site}"));
+        format!("$@poll{site}:\n{poll}bra $@{}{site};\n", Part::Again.label())
     }
 
     /// What those poll that count, and until when they count then.

@@ -137,19 +137,19 @@ impl State {
         transfer.after.iter().all(|earlier| self.transfers.get(earlier).is_none_or(Transfer::is_written))
     }
 
-    /// A transfer that holds pieces for which it is time; none once the session is lost, since the program hears of that and may give its memory back.
+    /// A transfer that holds pieces for which it is time.
     fn ready(&self) -> Option<u64> {
-        if self.lost {
-            return None;
-        }
         let is_next = |name: &u64| self.transfers.get(name).is_some_and(|transfer| self.is_next(transfer));
         self.holding.iter().copied().find(is_next)
     }
 
-    /// Takes a transfer's held pieces; whoever does writes them, and is one of its writers until then.
+    /// Takes a transfer's held pieces; whoever does writes them, and is one of its writers until then. There are none once the session is lost: the program hears of that, and may give
+    /// its memory back.
     fn take_held(&mut self, name: u64) -> Option<(Destination, Vec<Piece>)> {
         self.holding.remove(&name);
-        let transfer = self.transfers.get_mut(&name).filter(|transfer| !transfer.held.is_empty())?;
+        let is_lost = self.lost;
+        let holds = |transfer: &&mut Transfer| !is_lost && !transfer.held.is_empty();
+        let transfer = self.transfers.get_mut(&name).filter(holds)?;
         transfer.writers += 1;
         Some((transfer.to, std::mem::take(&mut transfer.held)))
     }
@@ -225,9 +225,7 @@ impl Transfers {
         loop {
             let Some(transfer) = state.transfers.get_mut(&name) else { return true };
             transfer.ended = true;
-            if !state.lost
-                && let Some(held) = state.take_held(name)
-            {
+            if let Some(held) = state.take_held(name) {
                 state = self.write(state, name, held);
                 continue;
             }
@@ -237,7 +235,6 @@ impl Transfers {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         let Some(transfer) = state.transfers.remove(&name) else { return true };
-        state.holding.remove(&name);
         state.pending -= transfer.to.cost();
         drop(self.write_ready(state));
         self.changed.notify_all();
@@ -276,9 +273,11 @@ impl Transfers {
     /// Lets one take a piece of a transfer, as one of its writers, until it leaves.
     fn enter(&self, head: PieceHeader) -> io::Result<Turn> {
         let mut state = lock(&self.state);
-        let is_lost = state.lost;
-        let open = |transfer: &&mut Transfer| !transfer.ended && !is_lost;
-        let Some(transfer) = state.transfers.get_mut(&head.transfer).filter(open) else {
+        if state.lost {
+            return Ok(Turn::Never);
+        }
+        let Some(transfer) = state.transfers.get_mut(&head.transfer).filter(|transfer| !transfer.ended)
+        else {
             return Ok(Turn::Never);
         };
         let (all, bytes) = (transfer.to.bytes(), head.bytes as u64);

@@ -87,12 +87,12 @@ impl Rewritten {
         let allocating = if allocates { heap::rewrite(&mut module) } else { None };
         let made = if is_marked { stoppable(&module) } else { None };
         let (text, known_by, kernels) = match made {
-            Some(made) => (made.text, cpt::identity(&module).ok()??, made.kernels),
-            None if allocating.is_some() => (module.to_string(), module.to_string(), BTreeMap::new()),
+            Some((made, known_by)) => (made.text, Some(known_by), made.kernels),
+            None if allocating.is_some() => (module.to_string(), None, BTreeMap::new()),
             None => return None,
         };
         Some(Self {
-            hash: *blake3::hash(known_by.as_bytes()).as_bytes(),
+            hash: *blake3::hash(known_by.as_ref().unwrap_or(&text).as_bytes()).as_bytes(),
             text,
             limited: None,
             allocating: allocating.map(|kernels| kernels.iter().map(ToString::to_string).collect()),
@@ -196,18 +196,19 @@ fn functions_marked(text: &str) -> Vec<String> {
     functions.map(|function| function.name.to_string()).collect()
 }
 
-/// The module with twins of its marked kernels, if any can be stopped.
-fn stoppable(module: &Module) -> Option<cpt::Rewritten> {
-    let made = cpt::rewrite_with(module, poll()).inspect_err(|error| {
+/// The module with twins of its marked kernels, if any can be stopped, and what those are known by.
+fn stoppable(module: &Module) -> Option<(cpt::Rewritten, String)> {
+    let made = cpt::rewrite_with(module, poll());
+    let made = made.and_then(|made| Ok(made.zip(cpt::identity(module)?))).inspect_err(|error| {
         tracing::error!(
             "the twins of marked kernels are no PTX, and a checkpoint waits for their end: {error}"
         );
     });
-    let made = made.ok()??;
+    let (made, known_by) = made.ok()??;
     for refusal in &made.refusals {
         tracing::warn!("{refusal}; a checkpoint waits for its end");
     }
-    Some(made).filter(|made| !made.kernels.is_empty())
+    (!made.kernels.is_empty()).then_some((made, known_by))
 }
 
 impl std::fmt::Debug for Rewritten {

@@ -221,8 +221,7 @@ impl Drop for Direct {
 
 /// Whether a file system is memory: Linux takes direct writes there since 6.6, and copies as ever.
 pub(super) fn is_memory(file_system: &StatFs) -> bool {
-    // TMPFS_MAGIC of linux/magic.h.
-    file_system.f_type == 0x0102_1994
+    file_system.f_type == libc::TMPFS_MAGIC
 }
 
 fn ended() -> io::Error {
