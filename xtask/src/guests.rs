@@ -135,6 +135,11 @@ impl Compiler<'_> {
         self.kit.join("include")
     }
 
+    /// The wheel has it by this name alone.
+    fn nvrtc(&self) -> PathBuf {
+        self.cuda.join("lib/libnvrtc.so.13")
+    }
+
     fn nvcc(&self, output: &Path) -> Command {
         self.compiler(Command::new(self.cuda.join("bin/nvcc")), output)
     }
@@ -176,6 +181,13 @@ impl Compiler<'_> {
                 for library in build.libraries {
                     match library {
                         Library::Cuda => nvcc.arg("-lcuda"),
+                        Library::Nvrtc => {
+                            let (file, folder) = (self.nvrtc(), self.cuda.join("lib"));
+                            nvcc.arg(format!("-Xlinker={}", file.display()));
+                            // It looks for its other half where the program's own libraries are.
+                            nvcc.arg("-Xlinker=--disable-new-dtags");
+                            nvcc.arg(format!("-Xlinker=-rpath={}", folder.display()))
+                        }
                         Library::Cudart => nvcc.args(["-cudart", "shared", "-Xlinker", "-rpath=$ORIGIN"]),
                         Library::Dormouse => {
                             nvcc.arg("-L").arg(self.kit.join("lib"));
@@ -230,6 +242,7 @@ impl Compiler<'_> {
         let mut command = self.c_compiler(output);
         command.args(objects).arg("-L").arg(self.cuda.join("lib")).arg("-L").arg(self.cuda.join("lib/stubs"));
         command.args(build.libraries.contains(&Library::Cuda).then_some("-lcuda"));
+        command.args(build.libraries.contains(&Library::Nvrtc).then(|| self.nvrtc()));
         if build.libraries.contains(&Library::Dormouse) {
             command.arg("-L").arg(self.kit.join("lib")).args(["-ldormouse", RUN_PATH]);
         }

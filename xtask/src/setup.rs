@@ -24,11 +24,20 @@ pub fn run(workspace: &Workspace) -> anyhow::Result<()> {
     crate::criu::install(&workspace.criu())
 }
 
-/// Installs what the tests need beside that: programs that make networks and disks for them.
+/// Installs what the tests need beside that: programs that make networks, disks and builds for them.
 pub fn tests(workspace: &Workspace) -> anyhow::Result<()> {
     run(workspace)?;
     let _lock = lock(workspace)?;
-    programs(&[("ip", "iproute2"), ("mkfs.ext4", "e2fsprogs"), ("kill", "procps")], &[])
+    programs(
+        &[
+            ("ip", "iproute2"),
+            ("mkfs.ext4", "e2fsprogs"),
+            ("kill", "procps"),
+            ("cmake", "cmake"),
+            ("make", "make"),
+        ],
+        &[],
+    )
 }
 
 /// Installs what the bundle needs beside that: a linker for older C libraries.

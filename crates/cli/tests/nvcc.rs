@@ -304,6 +304,39 @@ fn it_is_a_compiler_by_its_name() {
     assert_marked(&fs::read_to_string(place.path("out")).unwrap(), &["by its name"]);
 }
 
+/// CMake takes it for nvcc: it finds out what that can do, compiles and links with it, and what is linked has the marks.
+#[test]
+fn cmake_builds_a_project_with_it() {
+    let place = Place::with(SOURCE);
+    let compiler = place.path("dormouse-nvcc");
+    symlink(env!("CARGO_BIN_EXE_dormouse"), &compiler).unwrap();
+    // Machine code alone is what CMake asks for, and a library of objects whose device code is linked later.
+    let project = r#"
+cmake_minimum_required(VERSION 3.18)
+project(marked LANGUAGES CXX CUDA)
+add_library(kernels STATIC library.cu)
+add_executable(out source.cu)
+target_link_libraries(out kernels)
+set_target_properties(kernels out PROPERTIES CUDA_SEPARABLE_COMPILATION ON CUDA_ARCHITECTURES 90-real)
+"#;
+    fs::write(place.path("CMakeLists.txt"), project).unwrap();
+    fs::write(place.path("library.cu"), SOURCE.replace("int main", "int another_main").replace("plain", "other")).unwrap();
+    let run = |args: &[&str]| {
+        let output = place.run("cmake", args);
+        assert!(output.status.success(), "cmake {args:?}: {}", said(&output));
+        said(&output)
+    };
+    let configured = run(&["-S", ".", "-B", "build", &format!("-DCMAKE_CUDA_COMPILER={}", compiler.display())]);
+    assert!(configured.contains("The CUDA compiler identification is NVIDIA"), "{configured}");
+    let built = run(&["--build", "build", "--verbose"]);
+    assert!(!built.contains("warning") && built.contains("-dlink"), "{built}");
+    let texts = ptx_in(&fs::read(place.path("build/out")).unwrap());
+    assert_eq!(texts.len(), 2, "one of each source");
+    assert!(texts.iter().all(|ptx| ptx.contains(MARK)));
+    let printed = place.run(place.path("build/out"), &[]);
+    assert!(printed.status.success() && said(&printed).contains("#pragma CPT"), "{}", said(&printed));
+}
+
 #[test]
 fn without_a_compiler_it_says_where_it_looked() {
     let run = |named: Option<&Path>| {

@@ -125,6 +125,8 @@ pub enum Library {
     Cuda,
     /// The shared runtime library, in place of the static one.
     Cudart,
+    /// The compiler for code at run time, `libnvrtc.so.13`, which is the machine's own.
+    Nvrtc,
     /// `libdormouse.so.1`, by which a program asks for its own checkpoint.
     Dormouse,
 }

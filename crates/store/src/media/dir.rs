@@ -1,14 +1,15 @@
 //! A folder of the local file system.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::num::NonZeroU64;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{Advice, CWD, FlockOperation, RenameFlags, fadvise, flock, renameat_with, statfs};
-use rustix::io::Errno;
+use rustix::fs::{Advice, CWD, FlockOperation, RenameFlags, fadvise, flock, renameat_with, sendfile, statfs};
+use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
 use super::direct::{LongFile, is_memory};
 use super::{LOCK_WAIT, Media, MediaFile, MediaLock, MediaRead};
@@ -214,8 +215,10 @@ fn being_removed(path: &Path, waited: Duration) -> io::Error {
 
 impl MediaRead for File {
     fn will_read(&self, offset: u64, len: u64) {
-        // It is read all the same.
-        let _ = fadvise(self, offset, NonZeroU64::new(len), Advice::WillNeed);
+        if !(is_cached(self, offset) && is_cached(self, offset.saturating_add(len.saturating_sub(1)))) || !touch(self, offset, len) {
+            // It is read all the same.
+            let _ = fadvise(self, offset, NonZeroU64::new(len), Advice::WillNeed);
+        }
     }
 
     fn len(&self) -> io::Result<u64> {
@@ -225,6 +228,27 @@ impl MediaRead for File {
     fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
         FileExt::read_exact_at(self, buffer, offset)
     }
+}
+
+/// Whether the page cache has the byte there.
+fn is_cached(file: &File, offset: u64) -> bool {
+    let mut byte = [0; 1];
+    preadv2(file, &mut [IoSliceMut::new(&mut byte)], offset, ReadWriteFlags::NOWAIT) == Ok(1)
+}
+
+/// Has the kernel note that cached pages are read a second time, which has it move them to another list and holds up whoever reads them then (23 GB/s in
+/// place of 45 by 16 threads). Nothing is copied: the null device takes pages as they are, at 15 to 60 GB/s for a thread. False where it does not.
+fn touch(file: &File, mut offset: u64, len: u64) -> bool {
+    static NULL: LazyLock<Option<File>> = LazyLock::new(|| File::options().write(true).open("/dev/null").ok());
+    let Some(null) = &*NULL else { return false };
+    let end = offset.saturating_add(len);
+    while offset < end {
+        let most = usize::try_from(end - offset).unwrap_or(usize::MAX);
+        if !sendfile(null, file, Some(&mut offset), most).is_ok_and(|sent| sent > 0) {
+            return false;
+        }
+    }
+    true
 }
 
 #[cfg(test)]
