@@ -68,8 +68,8 @@ int main(int argc, char **argv) {
         void *params[] = {&memory, &rounds};
         CUDA(cuLaunchKernel(evolve, BLOCKS, 1, 1, THREADS, 1, 1, 0, nullptr, params, nullptr));
         bool is_checked = guest::checked_at(step, steps);
-        for (unsigned &value : values) {
-            for (int round = 0; is_checked && round < rounds; round++) value = advance(value, round);
+        for (int round = 0; is_checked && round < rounds; round++) {
+            for (unsigned &value : values) value = advance(value, round);
         }
         CUDA(cuMemcpyDtoH(got.data(), memory, got.size() * sizeof(unsigned)));
         guest::require(!is_checked || got == values, "a value", step);

@@ -45,7 +45,7 @@ fn a_kernel_of_what_nvcc_has_linked_stops_half_way() {
 /// The program has no device code of its own: NVRTC compiles it, and `dormouse.cuh` marks it.
 #[test]
 fn a_kernel_that_the_program_compiles_itself_stops_half_way() {
-    stops_and_goes_on("marked_nvrtc", ["2", "2000000"]);
+    stops_and_goes_on("marked_nvrtc", ["2", "8000000"]);
 }
 
 /// A graph is launched in parts: a checkpoint comes in the middle of one, the image knows how many there have been, and its restart goes on with the others.

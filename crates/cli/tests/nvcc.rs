@@ -320,13 +320,18 @@ target_link_libraries(out kernels)
 set_target_properties(kernels out PROPERTIES CUDA_SEPARABLE_COMPILATION ON CUDA_ARCHITECTURES 90-real)
 "#;
     fs::write(place.path("CMakeLists.txt"), project).unwrap();
-    fs::write(place.path("library.cu"), SOURCE.replace("int main", "int another_main").replace("plain", "other")).unwrap();
+    let library =
+        "#include \"marked.cuh\"\nvoid in_library() { from_header<short><<<1, 1>>>(nullptr, 1); }\n";
+    fs::write(place.path("library.cu"), library).unwrap();
+    let source = SOURCE.replace("plain<<<", "in_library();\n        plain<<<");
+    fs::write(place.path("source.cu"), format!("void in_library();\n{source}")).unwrap();
     let run = |args: &[&str]| {
         let output = place.run("cmake", args);
         assert!(output.status.success(), "cmake {args:?}: {}", said(&output));
         said(&output)
     };
-    let configured = run(&["-S", ".", "-B", "build", &format!("-DCMAKE_CUDA_COMPILER={}", compiler.display())]);
+    let configured =
+        run(&["-S", ".", "-B", "build", &format!("-DCMAKE_CUDA_COMPILER={}", compiler.display())]);
     assert!(configured.contains("The CUDA compiler identification is NVIDIA"), "{configured}");
     let built = run(&["--build", "build", "--verbose"]);
     assert!(!built.contains("warning") && built.contains("-dlink"), "{built}");

@@ -33,12 +33,15 @@ struct Arguments {
     /// GiB of device memory whose images go to the disk; none to leave that out
     #[arg(long, num_args = 0.., value_delimiter = ',', default_value = "1,8,32")]
     to_disk: Vec<f64>,
-    /// GiB of device memory, of little entropy, whose images go to memory: what capturing takes. None to leave that out
+    /// GiB of device memory, of little entropy, whose images go to memory, compressed: what capturing takes. None to leave that out
     #[arg(long, num_args = 0.., value_delimiter = ',', default_value = "64,100")]
     to_memory: Vec<f64>,
     /// GiB of device memory, random, of a program that is suspended and resumed. None to leave that out
     #[arg(long, num_args = 0.., value_delimiter = ',', default_value = "1,20")]
     suspended: Vec<f64>,
+    /// Leave out what the program itself and the driver take
+    #[arg(long)]
+    ours: bool,
     /// A folder on the disk
     #[arg(long, default_value = "/tmp")]
     disk: PathBuf,
@@ -264,7 +267,7 @@ impl Bench {
     fn run(&self) -> anyhow::Result<()> {
         println!("{}", Row::HEAD);
         for &gib in &self.arguments.to_disk {
-            if self.device == Device::Gpu {
+            if self.others() {
                 self.naive(gib, Saved::ToDisk)?.print();
                 self.driver(gib)?.print();
             }
@@ -273,7 +276,7 @@ impl Bench {
             }
         }
         for &gib in &self.arguments.to_memory {
-            if self.device == Device::Gpu {
+            if self.others() {
                 self.naive(gib, Saved::Nowhere)?.print();
                 self.driver(gib)?.print();
             }
@@ -284,6 +287,11 @@ impl Bench {
             println!("{}", Slept::HEAD);
         }
         self.arguments.suspended.iter().try_for_each(|&gib| self.suspended(gib))
+    }
+
+    /// Whether other ways are measured beside ours.
+    fn others(&self) -> bool {
+        self.device == Device::Gpu && !self.arguments.ours
     }
 
     /// Suspends the program and resumes it, twice: the second time no object is new.
@@ -298,12 +306,12 @@ impl Bench {
         program.is_ready()?;
         for _ in 0..2 {
             program.calm_steps()?;
-            let said = self.ask_job("suspend", &name)?;
+            let said = self.ask_job("suspend", &[], &name)?;
             let left = self.used()?.saturating_sub(before);
             let holders = holders_of_the_driver()?;
             program.request("0 report")?;
             let start = Instant::now();
-            let resumed = self.ask_job("resume", &name)?;
+            let resumed = self.ask_job("resume", &[], &name)?;
             program.answered()?;
             let step_s = start.elapsed().as_secs_f64();
             let seconds = |of: &Value, name: &str| {
@@ -324,8 +332,9 @@ impl Bench {
     }
 
     /// What a job's supervisor answers.
-    fn ask_job(&self, command: &str, name: &str) -> anyhow::Result<Value> {
-        let said = run(Command::new(self.kit.dormouse()).args([command, "--json", name]))?;
+    fn ask_job(&self, command: &str, options: &[&str], name: &str) -> anyhow::Result<Value> {
+        let mut asked = Command::new(self.kit.dormouse());
+        let said = run(asked.args([command, "--json"]).args(options).arg(name))?;
         serde_json::from_str(&said).with_context(|| format!("what {command} answers is no JSON"))
     }
 
@@ -421,14 +430,16 @@ impl Bench {
         let to_disk = changes.is_empty();
         let raw = || to_disk.then(|| raw_disk(place)).transpose();
         let before = raw()?;
-        let mut row = self.checkpoint(&mut program, &name, gib, contents)?;
+        // Memory has no room for two images beside the copies that they are written from.
+        let options: &[&str] = if to_disk { &[] } else { &["--compress", "zstd"] };
+        let mut row = self.checkpoint(&mut program, (&name, options), gib, contents)?;
         row.raw = before.zip(raw()?).map(<[f64; 2]>::from);
         if !to_disk {
             row.print();
         }
         for change in changes {
             program.ask(change)?;
-            row = self.checkpoint(&mut program, &name, gib, &change.replacen(' ', " % ", 1))?;
+            row = self.checkpoint(&mut program, (&name, options), gib, &change.replacen(' ', " % ", 1))?;
             row.print();
             let mut prune = self.dormouse("prune", store.path());
             run(prune.args(["--keep-last", "1", &name]))?;
@@ -454,9 +465,15 @@ impl Bench {
         Ok(())
     }
 
-    fn checkpoint(&self, program: &mut Program, name: &str, gib: f64, what: &str) -> anyhow::Result<Row> {
+    fn checkpoint(
+        &self,
+        program: &mut Program,
+        (name, options): (&str, &[&str]),
+        gib: f64,
+        what: &str,
+    ) -> anyhow::Result<Row> {
         let before = program.calm_steps()?;
-        let said = self.ask_job("checkpoint", name)?;
+        let said = self.ask_job("checkpoint", options, name)?;
         let steps = program.steps()?;
         let field = |name: &str| said.get(name).and_then(Value::as_f64);
         Ok(Row {
@@ -484,8 +501,9 @@ impl Bench {
 /// Runs a command to its end; what it printed.
 fn run(command: &mut Command) -> anyhow::Result<String> {
     let output = command.stderr(Stdio::inherit()).output()?;
-    ensure!(output.status.success(), "{command:?} ended with {}", output.status);
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    ensure!(output.status.success(), "{command:?} ended with {}, and said {said:?}", output.status);
+    Ok(said)
 }
 
 /// How many processes of this machine have a node of the driver open.
