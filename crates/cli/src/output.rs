@@ -96,18 +96,25 @@ fn as_json(out: &mut dyn Write, value: &impl Serialize) -> io::Result<()> {
     out.write_all(b"\n")
 }
 
-/// Program and arguments, as a shell takes them.
+/// Program and arguments as a shell takes them, on one line.
 pub fn command_line(command: &[String]) -> String {
-    command.iter().map(|word| checkpoint::quoted(word)).collect::<Vec<_>>().join(" ")
+    printable(&command.iter().map(|word| checkpoint::quoted(word)).collect::<Vec<_>>().join(" "))
+}
+
+/// A text of one line, which changes nothing about a terminal: a script may be among a program's arguments, and anything in an image of others.
+pub fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 /// Rows of cells, each column as wide as its widest cell; the last is not padded.
 pub fn table(out: &mut dyn Write, rows: &[Vec<String>]) -> io::Result<()> {
+    let rows: Vec<Vec<String>> =
+        rows.iter().map(|row| row.iter().map(|cell| printable(cell)).collect()).collect();
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width =
         |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
     let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
-    for row in rows {
+    for row in &rows {
         let mut line = String::new();
         for (cell, width) in row.iter().zip(&widths) {
             line.push_str(&format!("{cell:width$}  "));
@@ -151,13 +158,14 @@ mod tests {
     fn a_command_is_one_that_can_be_typed() {
         let command = ["./train", "--name", "a b", "", "it's", "x=1"].map(String::from);
         assert_eq!(command_line(&command), r"./train --name 'a b' '' 'it'\''s' x=1");
+        assert_eq!(command_line(&["sh", "-c", "a\n\x1b[2Jb"].map(String::from)), "sh -c 'a  [2Jb'");
     }
 
     #[test]
     fn columns_line_up() {
         let mut out = Vec::new();
-        let rows = [vec!["a".into(), "bb".into()], vec!["long".into(), "c".into()]];
+        let rows = [vec!["a".into(), "b\nb".into()], vec!["long".into(), "c".into()]];
         assert!(table(&mut out, &rows).is_ok());
-        assert_eq!(out, b"a     bb\nlong  c\n");
+        assert_eq!(out, b"a     b b\nlong  c\n");
     }
 }

@@ -3,7 +3,7 @@
 use super::checkpoint::bar;
 use super::store_access;
 use crate::flags;
-use crate::output::{Show, command_line, table};
+use crate::output::{Show, command_line, printable, table};
 use checkpoint::{Failure, Kind, existing_store, find_image, open_store, read_failure};
 use image::FileAction;
 use indicatif::HumanBytes;
@@ -100,7 +100,7 @@ impl Show for Details {
         writeln!(out, "job        {}", summary.job)?;
         writeln!(out, "created    {} by dormouse {}", summary.created, summary.dormouse)?;
         writeln!(out, "command    {}", command_line(&summary.command))?;
-        writeln!(out, "folder     {}", image.cwd)?;
+        writeln!(out, "folder     {}", printable(&image.cwd))?;
         writeln!(
             out,
             "machine    {} ({}, Linux {})",

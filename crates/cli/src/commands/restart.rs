@@ -151,9 +151,7 @@ fn tell_which(reference: &str, restart: &restart::Restart) {
     if reference.strip_suffix("@latest").unwrap_or(reference) != job {
         return;
     }
-    // A script may be among the arguments, and anything in an image of others.
-    let shown = |c: char| if c.is_control() { ' ' } else { c };
-    let command: String = command_line(&command).chars().take(COMMAND).map(shown).collect();
+    let command: String = command_line(&command).chars().take(COMMAND).collect();
     let which = format!("{job} is image {}, of {created}: {command}", id.short());
     if io::stderr().is_terminal() {
         eprintln!("dormouse: {which}");
