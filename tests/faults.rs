@@ -11,6 +11,7 @@ use anyhow::{Context, bail, ensure};
 use host::all_may;
 use rustix::process::{Pid, Signal, kill_process};
 use testkit::job::{Job, LIMIT};
+use testkit::kit::Kit;
 use testkit::manifest::Managed;
 use testkit::outcome::Exit;
 use testkit::place::{After, Checkpoint, Device, Place, WITHOUT_RIGHT};
@@ -44,6 +45,7 @@ pub const ALL: &[(&str, Body)] = &[
     ("a_killed_server_is_told_of_while_others_keep_the_gate", while_others_keep_the_gate),
     (FEW_PROCESSES, a_limit_on_processes),
     (LITTLE_MEMORY, a_limit_on_memory),
+    (STORE_IN_MEMORY, a_store_in_memory),
     ("shared_memory_that_is_used_up_leaves_room_for_calls", shared_memory_is_used_up),
 ];
 
@@ -51,6 +53,7 @@ const NOT_PERMITTED: &str = "managed_memory_is_coherent_where_shadows_are_not_pe
 const OWN_FAULTS: &str = "the_programs_own_faults_will_do_where_that_is_chosen";
 const FEW_PROCESSES: &str = "a_limit_on_processes_fails_checkpoints_and_nothing_else";
 const LITTLE_MEMORY: &str = "a_limit_on_memory_fails_checkpoints_and_nothing_else";
+const STORE_IN_MEMORY: &str = "a_store_in_memory_that_has_no_room_fails_checkpoints_and_nothing_else";
 
 /// Whether this machine has what a body takes. (Control groups are not everybody's to make, and where everybody may have a userfaultfd the
 /// right to one cannot be missing.)
@@ -58,7 +61,7 @@ const LITTLE_MEMORY: &str = "a_limit_on_memory_fails_checkpoints_and_nothing_els
 pub fn is_possible(name: &str) -> bool {
     let limited = match name {
         FEW_PROCESSES => &PROCESSES,
-        LITTLE_MEMORY => &MEMORY,
+        LITTLE_MEMORY | STORE_IN_MEMORY => &MEMORY,
         NOT_PERMITTED | OWN_FAULTS => return !all_may(),
         _ => return true,
     };
@@ -827,4 +830,44 @@ fn a_limit_on_memory(device: Device) -> anyhow::Result<()> {
     ensure!(killed.transpose()?.is_some(), "no copies have made room");
 
     undisturbed(&stage, &group, job, &whole)
+}
+
+/// A store in memory takes no more of it than there is: the checkpoint is given up before the kernel kills somebody for more, what it has written goes, and the program goes on.
+fn a_store_in_memory(device: Device) -> anyhow::Result<()> {
+    let stage = Stage::on(device, "stored")?;
+    let (place, group) = (stage.place(), Limited::new(&MEMORY, "stored")?);
+    let store = tempfile::tempdir_in("/dev/shm")?;
+    let used = || -> anyhow::Result<u64> {
+        let said = Command::new("du").args(["-sm"]).arg(store.path()).output()?;
+        let said = String::from_utf8(said.stdout)?;
+        said.split_whitespace().next().and_then(|mib| mib.parse().ok()).context("du said nothing")
+    };
+    let mut run = place.dormouse("run");
+    run.args(["--name", stage.name(), "--device", device.flag(), "--store"]).arg(store.path()).arg("--");
+    // Random words that take a second or so to write, and small products until it is told to stop.
+    let gib = if device == Device::Gpu { "4" } else { "0.5" };
+    run.arg(Kit::locate()?.bench("changes")).arg(gib).arg(place.cwd()).args(["random", "64"]);
+    let job = first_line(Job::start(group.hold(&run))?)?;
+
+    let checkpoint = |after| {
+        let mut command = place.checkpoint_command(after);
+        command.args(["--memory-limit", "64M"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().context("cannot run dormouse checkpoint")
+    };
+    // When the processes' own memory is written, and device memory is not yet. Copies of the former would give way as well.
+    let mut short = checkpoint(After::Stop)?;
+    while used()? < 64 && short.try_wait()?.is_none() {}
+    group.leave(Some(100 << 20))?;
+    let failure = Failure::of(&short.wait_with_output()?)?;
+    let words = ["the checkpoint is given up", "a store in memory"];
+    ensure!(words.iter().all(|word| failure.message.contains(word)), "{}", failure.message);
+    ensure!(used()? < 32, "{} MiB are left in the store", used()?);
+
+    group.leave(None)?;
+    let output = checkpoint(After::LeaveRunning)?.wait_with_output()?;
+    ensure!(output.status.success(), "{}", Failure::of(&output)?.message);
+    std::fs::write(place.cwd().join("stop"), "")?;
+    let finished = job.finish()?;
+    ensure!(finished.exit == Exit::Code(0), "{}: {}", finished.exit, finished.stderr);
+    Ok(())
 }

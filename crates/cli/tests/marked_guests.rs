@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use cpt::Group::{self, Block, Grid, Thread, Warp};
-use testkit::manifest::{Guest, Manifest, Set};
+use testkit::manifest::{Guest, Library, Manifest, Set};
 
 /// Each marked kernel by guest and name.
 const KERNELS: [(&str, &str, Group); 17] = [
@@ -57,7 +57,9 @@ fn compiled(guest: &Guest, source: &str) -> ptx::ast::Module {
 fn which_can_stop_half_way() {
     let manifest = Manifest::read(&root().join("guests/guests.toml")).unwrap();
     let mut left = KERNELS.to_vec();
-    for guest in manifest.set(Set::Marked) {
+    // What a program compiles itself is not in its source's PTX.
+    let compiled_before = |guest: &&Guest| !guest.libraries.contains(&Library::Nvrtc);
+    for guest in manifest.set(Set::Marked).filter(compiled_before) {
         // As is done before: what is linked is one module, and what kernels allocate with is in it.
         let mut module = ptx::link(guest.sources().map(|source| compiled(guest, &source)).collect()).unwrap();
         let _ = heap::rewrite(&mut module);

@@ -9,6 +9,7 @@ mod copies;
 mod hash;
 mod pieces;
 mod places;
+mod watch;
 
 pub use begun::{Begun, Written};
 pub(crate) use changes::{Changes, PTX};
@@ -18,6 +19,7 @@ pub use places::{CopyBudget, CopyRoom, DeviceSet};
 use self::changes::{Hashes, Span, relative};
 use self::pieces::{Piece, clear_dead, pieces};
 use self::places::{Part, Place, Planned, places};
+use self::watch::Watch;
 use crate::failure::Failure;
 use crate::memory::{Excluded, Packed, PhysicalRecord, Views};
 use crate::objects::Context;
@@ -32,15 +34,12 @@ use image::{DeviceFacts, DeviceOrdinal, MemoryKind, ObjectKind, SessionId};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 use store::{ChunkWriter, ObjectWriter, Receipt, WriteError};
 use thiserror::Error;
 use wire::{ContextId, CuError};
 
 /// A device that has not even so much room gets no copies, bytes.
 const LEAST: u64 = 64 << 20;
-/// How often it is looked whether the machine has memory left: a store in its memory takes some 100 MiB of that meanwhile.
-const LOOK: Duration = Duration::from_millis(10);
 
 /// Why a session was not captured; it goes on as before.
 #[derive(Debug, Error)]
@@ -536,25 +535,7 @@ impl Taken {
         progress: &mut dyn FnMut(u64) -> std::io::Result<()>,
     ) -> Result<(Vec<u8>, Remembered), CaptureError> {
         self.on_devices.0.values().for_each(|copies| copies.make_ready());
-        let mut looked = Instant::now();
-        // Copies on the host give way as well, all at once: to whoever asks for more than the machine has left, the job first of all.
-        let mut give_way = || -> std::io::Result<()> {
-            if self.kept.on_host == 0 || looked.elapsed() < LOOK {
-                return Ok(());
-            }
-            looked = Instant::now();
-            match host::memory::available() {
-                left if left > 0 && left < host::memory::SHORT => Err(std::io::Error::new(
-                    std::io::ErrorKind::OutOfMemory,
-                    format!(
-                        "this machine has {} MiB of memory left: the checkpoint is given up, so that its copies of {} MiB make room",
-                        left >> 20,
-                        self.kept.on_host >> 20
-                    ),
-                )),
-                _ => Ok(()),
-            }
-        };
+        let mut watch = Watch::new(self.kept.on_host, writer);
         for copied in &self.copied {
             let mut before = 0;
             write(
@@ -569,7 +550,7 @@ impl Taken {
                             None => self.read(copied, before + within, room)?,
                         }
                         clear(offset + within, room);
-                        give_way()?;
+                        watch.look()?;
                         progress(room.len() as u64)
                     })?;
                     before += if late.is_some() { 0 } else { bytes };

@@ -113,6 +113,11 @@ pub trait Around: Debug + Send + Sync + 'static {
         self.inner().side_by_side()
     }
 
+    /// [`Media::is_memory`].
+    fn is_memory(&self) -> bool {
+        self.inner().is_memory()
+    }
+
     /// [`Media::end_uploads`].
     ///
     /// # Errors
@@ -173,6 +178,10 @@ impl<T: Around> Media for T {
 
     fn side_by_side(&self) -> usize {
         Around::side_by_side(self)
+    }
+
+    fn is_memory(&self) -> bool {
+        Around::is_memory(self)
     }
 
     fn end_uploads(&self) -> io::Result<()> {

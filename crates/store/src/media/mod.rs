@@ -109,6 +109,11 @@ pub trait Media: Debug + Send + Sync + 'static {
         1
     }
 
+    /// Whether what is written lies in this machine's memory.
+    fn is_memory(&self) -> bool {
+        false
+    }
+
     /// Ends what others had begun to write and nobody will finish, where such a thing lies beside the files and takes room. Whoever asks for
     /// it holds the store alone.
     ///

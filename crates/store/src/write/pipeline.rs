@@ -27,6 +27,7 @@ use crate::{Store, WriteError, layout};
 /// Several threads may write objects at once. What one of them waits for is only room in the queues.
 pub struct ChunkWriter {
     image: ImageId,
+    in_memory: bool,
     shared: Arc<Shared>,
     /// There until the writer ends.
     threads: Option<Threads>,
@@ -160,7 +161,14 @@ impl ChunkWriter {
         let hashers = hashers.collect::<Result<_, _>>()?;
         let packing =
             Packing::begin(shared.clone(), frame_queue, store, image, options.pack_len.min(3 << 30))?;
-        Ok(Self { image, shared, threads: Some(Threads { chunks, hashers, packing }) })
+        let in_memory = store.media().is_memory();
+        Ok(Self { image, in_memory, shared, threads: Some(Threads { chunks, hashers, packing }) })
+    }
+
+    /// Whether what it writes lies in this machine's memory.
+    #[must_use]
+    pub fn is_in_memory(&self) -> bool {
+        self.in_memory
     }
 
     /// Begins an object. Its chunks may still be under way when it is finished; [`ChunkWriter::finish`] waits for all.

@@ -147,8 +147,10 @@ impl MediaRead for CoveredRead {
 
     fn will_read(&self, offset: u64, len: u64) {
         let (first, end) = (offset / BLOCK as u64, offset.saturating_add(len).div_ceil(BLOCK as u64));
-        self.inner
-            .will_read(cover::block_at(first), end.saturating_sub(first).saturating_mul(SEALED_BLOCK as u64));
+        let (from, to) = (cover::block_at(first), cover::block_at(end));
+        // The last block is shorter.
+        let to = self.inner.len().map_or(to, |len| to.min(len));
+        self.inner.will_read(from, to.saturating_sub(from));
     }
 }
 
