@@ -1,6 +1,6 @@
 #!/bin/sh
 # Takes the figures of docs/benchmarks.md on this machine's GPU: `measure [--out FOLDER] [STEP...]`, each step for its time at most. What a step
-# printed is in FOLDER (/tmp/dormouse-measured) under its name; a table of what was run comes last. Without steps all are taken, in some 50 minutes.
+# printed is in FOLDER (/tmp/dormouse-measured) under its name; a table of what was run comes last. Without steps all are taken, in some 55 minutes.
 set -u
 here=$(dirname "$(readlink -f "$0")")
 out=/tmp/dormouse-measured
@@ -47,7 +47,7 @@ both managed-8192 180 "$here/bench/managed" 8192
 step checkpoints-1-8 300 "$here/bin/checkpoint-bench" --to-disk 1,8 --to-memory --suspended
 step checkpoints-32 300 "$here/bin/checkpoint-bench" --to-disk 32 --to-memory --suspended
 step checkpoints-64 400 "$here/bin/checkpoint-bench" --to-disk --to-memory 64 --suspended
-step checkpoints-100 500 "$here/bin/checkpoint-bench" --to-disk --to-memory 100 --suspended
+step checkpoints-100 590 "$here/bin/checkpoint-bench" --to-disk --to-memory 100 --suspended
 step suspended 120 "$here/bin/checkpoint-bench" --to-disk --to-memory --suspended 1,20
 for held in "" held; do
     step "last-byte${held:+-$held}" 90 "$here/bin/dormouse" run --device gpu --store "$out/store" --every 5s -- "$here/bench/last_byte" 20 25 $held

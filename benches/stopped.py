@@ -27,8 +27,8 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def stopped(given: argparse.Namespace, kernel: str, poll: str, store: str) -> list[dict]:
-    """What the checkpoints have told that found a kernel half-way."""
+def stopped(given: argparse.Namespace, kernel: str, poll: str, store: str) -> tuple[list[dict], list[dict]]:
+    """What the checkpoints have told that found a kernel half-way, and the others: those that came between two launches, and those that waited for the end of one."""
     name = f"stopped-{os.getpid()}"
     words = [str(DORMOUSE), "run", "--store", store, "--name", name, "--device", given.device, "--"]
     words += [str(HERE / "marked"), "hold", kernel, given.round_us, "100000"]
@@ -37,15 +37,14 @@ def stopped(given: argparse.Namespace, kernel: str, poll: str, store: str) -> li
     try:
         if job.stdout.readline() != "ready\n":
             raise SystemExit("the program did not begin")
-        told = []
+        told, others = [], []
         draw = random.Random(1)
         while len(told) < given.checkpoints:
             time.sleep(draw.uniform(0.02, 0.3))
             report = jobs.ask("checkpoint", name)
-            if report["half_way"]:
-                told.append(report)
+            (told if report["half_way"] else others).append(report)
             jobs.ask("prune", "--store", store, "--keep-last", "1")
-        return told
+        return told, others
     finally:
         for supervisor in jobs.supervisors(name):
             os.kill(supervisor, signal.SIGKILL)
@@ -54,15 +53,16 @@ def stopped(given: argparse.Namespace, kernel: str, poll: str, store: str) -> li
 
 def main() -> None:
     given = arguments()
-    print("| kernel | poll | checkpoints | stopped after, ms: median | worst | stood still, ms: median | worst |\n|---|---|---|---|---|---|---|", flush=True)
+    print("| kernel | poll | checkpoints | stopped after, ms: median | worst | stood still, ms: median | worst | others | worst of these |\n|---|---|---|---|---|---|---|---|---|", flush=True)
     for kernel in given.kernels.split(","):
         for poll in given.polls.split(","):
             with tempfile.TemporaryDirectory(dir="/dev/shm") as store:
-                told = stopped(given, kernel, poll, store)
+                told, others = stopped(given, kernel, poll, store)
             row = [kernel, poll, str(len(told))]
             for figure in ("drain_ms", "stall_ms"):
                 values = [each[figure] for each in told]
                 row += [f"{statistics.median(values):.2f}", f"{max(values):.2f}"]
+            row += [str(len(others)), f"{max((each['drain_ms'] for each in others), default=0):.2f}"]
             print(f"| {' | '.join(row)} |", flush=True)
 
 

@@ -283,12 +283,20 @@ fn side_by_side_map<T: Send>(
     Ok(answers.into_iter().map(|(_, answer)| answer).collect())
 }
 
-/// The guests of the matrix, or those of them that are named.
+/// The guests of the matrix, or those that are named, each by itself or all of a set.
 pub fn choose<'m>(manifest: &'m Manifest, names: &[String]) -> anyhow::Result<Vec<&'m Guest>> {
     if names.is_empty() {
         return Ok(manifest.set(Set::Matrix).collect());
     }
-    names.iter().map(|name| manifest.guest(name)).collect()
+    let mut chosen = Vec::new();
+    for name in names {
+        match name.as_str() {
+            "matrix" => chosen.extend(manifest.set(Set::Matrix)),
+            "marked" => chosen.extend(manifest.set(Set::Marked)),
+            name => chosen.push(manifest.guest(name)?),
+        }
+    }
+    Ok(chosen)
 }
 
 /// A job name that nobody else uses: tests run side by side.

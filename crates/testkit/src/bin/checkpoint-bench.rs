@@ -33,7 +33,7 @@ struct Arguments {
     /// GiB of device memory whose images go to the disk; none to leave that out
     #[arg(long, num_args = 0.., value_delimiter = ',', default_value = "1,8,32")]
     to_disk: Vec<f64>,
-    /// GiB of device memory, of little entropy, whose images go to memory, compressed: what capturing takes. None to leave that out
+    /// GiB of device memory, of little entropy, whose images go to memory: what capturing takes. None to leave that out
     #[arg(long, num_args = 0.., value_delimiter = ',', default_value = "64,100")]
     to_memory: Vec<f64>,
     /// GiB of device memory, random, of a program that is suspended and resumed. None to leave that out
@@ -42,6 +42,9 @@ struct Arguments {
     /// Leave out what the program itself and the driver take
     #[arg(long)]
     ours: bool,
+    /// How those are compressed that go to memory, as `dormouse checkpoint` has it: two images are there beside the copies that they are written from
+    #[arg(long, default_value = "zstd")]
+    compress: String,
     /// A folder on the disk
     #[arg(long, default_value = "/tmp")]
     disk: PathBuf,
@@ -306,12 +309,12 @@ impl Bench {
         program.is_ready()?;
         for _ in 0..2 {
             program.calm_steps()?;
-            let said = self.ask_job("suspend", &[], &name)?;
+            let said = answer(self.asked("suspend").arg(&name))?;
             let left = self.used()?.saturating_sub(before);
             let holders = holders_of_the_driver()?;
             program.request("0 report")?;
             let start = Instant::now();
-            let resumed = self.ask_job("resume", &[], &name)?;
+            let resumed = answer(self.asked("resume").arg(&name))?;
             program.answered()?;
             let step_s = start.elapsed().as_secs_f64();
             let seconds = |of: &Value, name: &str| {
@@ -331,11 +334,11 @@ impl Bench {
         program.end()
     }
 
-    /// What a job's supervisor answers.
-    fn ask_job(&self, command: &str, options: &[&str], name: &str) -> anyhow::Result<Value> {
+    /// What a job's supervisor is asked with.
+    fn asked(&self, command: &str) -> Command {
         let mut asked = Command::new(self.kit.dormouse());
-        let said = run(asked.args([command, "--json"]).args(options).arg(name))?;
-        serde_json::from_str(&said).with_context(|| format!("what {command} answers is no JSON"))
+        asked.args([command, "--json"]);
+        asked
     }
 
     /// Memory of all devices that is used, bytes, by NVML.
@@ -430,16 +433,15 @@ impl Bench {
         let to_disk = changes.is_empty();
         let raw = || to_disk.then(|| raw_disk(place)).transpose();
         let before = raw()?;
-        // Memory has no room for two images beside the copies that they are written from.
-        let options: &[&str] = if to_disk { &[] } else { &["--compress", "zstd"] };
-        let mut row = self.checkpoint(&mut program, (&name, options), gib, contents)?;
+        let compress = (!to_disk).then_some(&*self.arguments.compress);
+        let mut row = self.checkpoint(&mut program, &name, compress, (gib, contents))?;
         row.raw = before.zip(raw()?).map(<[f64; 2]>::from);
         if !to_disk {
             row.print();
         }
         for change in changes {
             program.ask(change)?;
-            row = self.checkpoint(&mut program, (&name, options), gib, &change.replacen(' ', " % ", 1))?;
+            row = self.checkpoint(&mut program, &name, compress, (gib, &change.replacen(' ', " % ", 1)))?;
             row.print();
             let mut prune = self.dormouse("prune", store.path());
             run(prune.args(["--keep-last", "1", &name]))?;
@@ -468,12 +470,14 @@ impl Bench {
     fn checkpoint(
         &self,
         program: &mut Program,
-        (name, options): (&str, &[&str]),
-        gib: f64,
-        what: &str,
+        name: &str,
+        compress: Option<&str>,
+        (gib, what): (f64, &str),
     ) -> anyhow::Result<Row> {
         let before = program.calm_steps()?;
-        let said = self.ask_job("checkpoint", options, name)?;
+        let mut command = self.asked("checkpoint");
+        command.args(compress.into_iter().flat_map(|how| ["--compress", how]));
+        let said = answer(command.arg(name))?;
         let steps = program.steps()?;
         let field = |name: &str| said.get(name).and_then(Value::as_f64);
         Ok(Row {
@@ -496,6 +500,12 @@ impl Bench {
         it.arg(command).arg("--store").arg(store);
         it
     }
+}
+
+/// What a job's supervisor answers.
+fn answer(asked: &mut Command) -> anyhow::Result<Value> {
+    let said = run(asked)?;
+    serde_json::from_str(&said).with_context(|| format!("what {asked:?} prints is no JSON"))
 }
 
 /// Runs a command to its end; what it printed.

@@ -33,7 +33,7 @@ struct Arguments {
     /// gets the table, too
     #[arg(long)]
     minutes: Option<u32>,
-    /// Only these guests, separated by commas (and no other checks)
+    /// Only these guests, separated by commas (and no other checks); `marked` are all with marked kernels, `matrix` are all that run if none are named
     #[arg(long, value_delimiter = ',')]
     guests: Vec<String>,
     /// Only this is done to them, separated by commas [default: all of these]
