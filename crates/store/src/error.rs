@@ -26,7 +26,7 @@ pub struct MediaError {
 #[non_exhaustive]
 pub enum OpenError {
     /// There is no store.
-    #[error("{} is not a Dormouse store: give --store the folder of one; the first checkpoint makes one in an empty or new folder", dir.display())]
+    #[error("{} is not a Dormouse store: give --store the folder of one (if its file `config` is lost, that of any new store that is not encrypted does); the first checkpoint makes one in an empty or new folder", dir.display())]
     NotAStore {
         /// The folder.
         dir: PathBuf,
@@ -144,7 +144,7 @@ pub enum OpenError {
 pub enum WriteError {
     /// There is no room.
     #[error(
-        "the store is full: {operation}: make room there (`dormouse prune --keep-last 1 --dry-run` says what older images would give back), or use another store"
+        "the store is full: {operation}: make room there (`dormouse prune --keep-last 1 --dry-run`, with this store, says what older images would give back), or use another store"
     )]
     Full {
         /// The operation that found out.

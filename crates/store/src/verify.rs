@@ -123,7 +123,13 @@ impl VerifyReport {
     pub fn advice(reports: &[Self]) -> Vec<String> {
         let cures: BTreeSet<Cure> =
             reports.iter().flat_map(|report| &report.damage).map(|damage| damage.cure).collect();
-        cures.into_iter().map(Cure::advice).collect()
+        let is_lost = |damage: &Damage| damage.cure == Cure::Copy;
+        let unread = reports.iter().any(|report| !report.read_data && report.damage.iter().any(is_lost));
+        let first = unread.then(|| {
+            "which chunks of a damaged pack are lost, if any, `dormouse verify` tells without --quick: ask it before anything is moved"
+                .to_owned()
+        });
+        first.into_iter().chain(cures.into_iter().map(Cure::advice)).collect()
     }
 
     /// Whether a restart finds all that it needs, whatever is wrong around that.

@@ -297,7 +297,7 @@ impl Image {
         self.copy_range_to(kind, 0..u64::MAX, sink)
     }
 
-    /// As [`Image::copy_to`], of what the object has in `range` only. Other chunks are not read.
+    /// As [`Image::copy_to`], of what the object has in `range` only. Other chunks are not read; of one that is damaged all before it has been written.
     ///
     /// # Errors
     /// As [`Image::for_each_piece`].
@@ -314,15 +314,18 @@ impl Image {
         };
         let extents: Vec<_> = object.placed_extents().filter_map(cut).collect();
         let mut written = 0;
-        let mut window: Vec<Vec<u8>> = Vec::new();
-        window.resize_with(2 * self.threads_for(object), Vec::new);
+        let mut window: Vec<(Vec<u8>, Result<(), ReadError>)> = Vec::new();
+        window.resize_with(2 * self.threads_for(object), || (Vec::new(), Ok(())));
         for extents in extents.chunks(window.len()) {
             let parts = extents.iter().zip(&mut window);
-            self.in_parallel(object, parts, |scratch, _, ((offset, extent, _), plain)| match extent {
-                Extent::Zero { .. } => Ok(()),
-                Extent::Chunk { id, len } => self.chunk(object, *offset, id, *len, plain, scratch).map(drop),
+            self.in_parallel(object, parts, |scratch, _, ((offset, extent, _), (plain, read))| {
+                if let Extent::Chunk { id, len } = extent {
+                    *read = self.chunk(object, *offset, id, *len, plain, scratch).map(drop);
+                }
+                Ok(())
             })?;
-            for ((offset, extent, wanted), plain) in extents.iter().zip(&window) {
+            for ((offset, extent, wanted), (plain, read)) in extents.iter().zip(&mut window) {
+                std::mem::replace(read, Ok(()))?;
                 let len = wanted.end - wanted.start;
                 let done = match extent {
                     Extent::Zero { .. } => io::copy(&mut io::repeat(0).take(len), &mut sink).map(drop),

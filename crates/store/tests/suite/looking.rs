@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use crate::support::sample::{checkpoint, objects};
+use crate::support::sample::{checkpoint, manifest, noise, objects};
 use crate::support::sim::Sim;
-use image::{CHUNK_SIZE, ImageId, PackIndex};
-use store::{Change, Store, find_object, object_name};
+use image::{CHUNK_SIZE, ImageId, ObjectKind, PackIndex};
+use store::{Change, Store, WriteOptions, find_object, object_name};
 
 fn store_of(numbers: &[u64]) -> (Sim, Store, Vec<ImageId>) {
     let medium = Sim::default();
@@ -100,4 +100,30 @@ fn a_quick_look_finds_all_but_rot_in_frames() {
     store::media::Media::remove(&medium, &pack).unwrap();
     let report = store.verify_structure(image).unwrap();
     assert!(report.damage[0].to_string().contains("cannot be opened"), "{report:?}");
+}
+
+#[test]
+fn all_that_comes_before_damage_is_written() {
+    let (medium, store, _) = store_of(&[]);
+    let draft = store.begin().unwrap();
+    let writer =
+        draft.writer(&WriteOptions { compress: image::Compress::None, ..WriteOptions::default() }).unwrap();
+    let (kind, bytes) = (ObjectKind::HostRecord, noise(1, 7 * CHUNK_SIZE));
+    writer.put(kind.clone(), &bytes).unwrap();
+    let receipts = vec![writer.finish().unwrap()];
+    let image = draft.publish(manifest("job", 1), receipts).unwrap().id;
+    let image = store.open_foreign_image(&image).unwrap();
+    for damaged in (0..7).rev() {
+        let begin = damaged * CHUNK_SIZE;
+        let found = medium.files().into_iter().filter(|path| path.starts_with("packs/")).find_map(|path| {
+            let is_it = |part: &[u8]| part == &bytes[begin..begin + 64];
+            medium.tamper(&path, |pack| pack.windows(64).position(is_it)).map(|at| (path, at))
+        });
+        let (path, at) = found.unwrap();
+        medium.tamper(&path, |pack| pack[at] ^= 1);
+        let mut read = Vec::new();
+        let error = image.copy_to(&kind, &mut read).unwrap_err();
+        assert!(error.to_string().contains(&format!("{begin:#x}")), "{error}");
+        assert!(read == bytes[..begin], "{} bytes of {begin}", read.len());
+    }
 }
