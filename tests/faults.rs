@@ -16,7 +16,7 @@ use testkit::manifest::Managed;
 use testkit::outcome::Exit;
 use testkit::place::{After, Checkpoint, Device, Place, WITHOUT_RIGHT};
 
-use crate::{Body, Failure, PACED, Stage, first_line};
+use crate::{Body, Failure, Mount, PACED, Stage, first_line};
 
 /// Every body, and what it is called.
 pub const ALL: &[(&str, Body)] = &[
@@ -832,42 +832,56 @@ fn a_limit_on_memory(device: Device) -> anyhow::Result<()> {
     undisturbed(&stage, &group, job, &whole)
 }
 
-/// A store in memory takes no more of it than there is: the checkpoint is given up before the kernel kills somebody for more, what it has written goes, and the program goes on.
+/// Stops a job into a store in memory, of which there is next to nothing left when the processes' own memory is written and device memory is not; whether
+/// that was before all of it was there.
+fn without_room_for_a_store(place: &Place<'_>, group: &Limited, memory: &Mount) -> anyhow::Result<bool> {
+    let mut stop = place.checkpoint_command(After::Stop);
+    stop.args(["--memory-limit", "64M"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut stop = stop.spawn().context("cannot run dormouse checkpoint")?;
+    while memory.used()? < 64 << 20 && stop.try_wait()?.is_none() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    group.leave(Some(100 << 20))?;
+    let output = stop.wait_with_output()?;
+    if output.status.success() {
+        return Ok(false);
+    }
+    let message = Failure::of(&output)?.message;
+    let words = ["the image is given up", "a store in memory"];
+    ensure!(words.iter().all(|word| message.contains(word)), "{message}");
+    Ok(true)
+}
+
+/// A store in memory takes no more of it than there is: the image is given up before the kernel kills somebody for more, what was written of it goes, and the program goes on.
 fn a_store_in_memory(device: Device) -> anyhow::Result<()> {
     let stage = Stage::on(device, "stored")?;
     let (place, group) = (stage.place(), Limited::new(&MEMORY, "stored")?);
-    let store = tempfile::tempdir_in("/dev/shm")?;
-    let used = || -> anyhow::Result<u64> {
-        let said = Command::new("du").args(["-sm"]).arg(store.path()).output()?;
-        let said = String::from_utf8(said.stdout)?;
-        said.split_whitespace().next().and_then(|mib| mib.parse().ok()).context("du said nothing")
-    };
-    let mut run = place.dormouse("run");
-    run.args(["--name", stage.name(), "--device", device.flag(), "--store"]).arg(store.path()).arg("--");
+    let folder = place.cwd().join("memory");
+    let (store, memory) = (folder.join("store"), Mount::tmpfs(folder, "mode=0700")?);
     // Random words that take a second or so to write, and small products until it is told to stop.
     let gib = if device == Device::Gpu { "4" } else { "0.5" };
-    run.arg(Kit::locate()?.bench("changes")).arg(gib).arg(place.cwd()).args(["random", "64"]);
-    let job = first_line(Job::start(group.hold(&run))?)?;
+    for _ in 0..5 {
+        group.leave(None)?;
+        let mut run = place.dormouse("run");
+        run.args(["--name", stage.name(), "--device", device.flag(), "--store"]).arg(&store).arg("--");
+        run.arg(Kit::locate()?.bench("changes")).arg(gib).arg(place.cwd()).args(["random", "64"]);
+        let job = first_line(Job::start(group.hold(&run))?)?;
+        if !without_room_for_a_store(&place, &group, &memory)? {
+            // All was written before the limit was there.
+            job.finish()?;
+            std::fs::remove_dir_all(&store)?;
+            continue;
+        }
+        let left = memory.used()?;
+        ensure!(left < 32 << 20, "{left} bytes are left in the store");
 
-    let checkpoint = |after| {
-        let mut command = place.checkpoint_command(after);
-        command.args(["--memory-limit", "64M"]).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command.spawn().context("cannot run dormouse checkpoint")
-    };
-    // When the processes' own memory is written, and device memory is not yet. Copies of the former would give way as well.
-    let mut short = checkpoint(After::Stop)?;
-    while used()? < 64 && short.try_wait()?.is_none() {}
-    group.leave(Some(100 << 20))?;
-    let failure = Failure::of(&short.wait_with_output()?)?;
-    let words = ["the checkpoint is given up", "a store in memory"];
-    ensure!(words.iter().all(|word| failure.message.contains(word)), "{}", failure.message);
-    ensure!(used()? < 32, "{} MiB are left in the store", used()?);
-
-    group.leave(None)?;
-    let output = checkpoint(After::LeaveRunning)?.wait_with_output()?;
-    ensure!(output.status.success(), "{}", Failure::of(&output)?.message);
-    std::fs::write(place.cwd().join("stop"), "")?;
-    let finished = job.finish()?;
-    ensure!(finished.exit == Exit::Code(0), "{}: {}", finished.exit, finished.stderr);
-    Ok(())
+        group.leave(None)?;
+        let output = place.checkpoint_command(After::LeaveRunning).output()?;
+        ensure!(output.status.success(), "{}", Failure::of(&output)?.message);
+        std::fs::write(place.cwd().join("stop"), "")?;
+        let finished = job.finish()?;
+        ensure!(finished.exit == Exit::Code(0), "{}: {}", finished.exit, finished.stderr);
+        return Ok(());
+    }
+    bail!("five images were written before memory was short")
 }

@@ -96,14 +96,24 @@ fn as_json(out: &mut dyn Write, value: &impl Serialize) -> io::Result<()> {
     out.write_all(b"\n")
 }
 
-/// Program and arguments as a shell takes them, on one line.
+/// Program and arguments on one line, as a shell takes them where there is nothing in them that [`printable`] shows otherwise.
 pub fn command_line(command: &[String]) -> String {
     printable(&command.iter().map(|word| checkpoint::quoted(word)).collect::<Vec<_>>().join(" "))
 }
 
-/// A text of one line, which changes nothing about a terminal: a script may be among a program's arguments, and anything in an image of others.
+/// A text of one line, which changes nothing about a terminal: a script may be among a program's arguments, and anything in an image of others. What is not
+/// to be seen, or turns the order of what is, is shown as `\n` or `\u{1b}`.
 pub fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+    let is_shown =
+        |c: char| !(c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'));
+    text.chars().fold(String::new(), |mut shown, c| {
+        if is_shown(c) {
+            shown.push(c);
+        } else {
+            shown.extend(c.escape_default());
+        }
+        shown
+    })
 }
 
 /// Rows of cells, each column as wide as its widest cell; the last is not padded.
@@ -158,7 +168,7 @@ mod tests {
     fn a_command_is_one_that_can_be_typed() {
         let command = ["./train", "--name", "a b", "", "it's", "x=1"].map(String::from);
         assert_eq!(command_line(&command), r"./train --name 'a b' '' 'it'\''s' x=1");
-        assert_eq!(command_line(&["sh", "-c", "a\n\x1b[2Jb"].map(String::from)), "sh -c 'a  [2Jb'");
+        assert_eq!(command_line(&["sh", "-c", "a\n\x1b[2Jb"].map(String::from)), r"sh -c 'a\n\u{1b}[2Jb'");
     }
 
     #[test]
@@ -166,6 +176,6 @@ mod tests {
         let mut out = Vec::new();
         let rows = [vec!["a".into(), "b\nb".into()], vec!["long".into(), "c".into()]];
         assert!(table(&mut out, &rows).is_ok());
-        assert_eq!(out, b"a     b b\nlong  c\n");
+        assert_eq!(out, b"a     b\\nb\nlong  c\n");
     }
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-/// Copies, of a job's processes and of its device memory, make room where no more memory is left than that, bytes.
+/// Copies, of a job's processes and of its device memory, make room where less memory is left than that, bytes; what is written to memory, where less than twice as much is.
 pub const SHORT: u64 = 128 << 20;
 
 /// How many more processes and threads this process's control groups let there be, if they say.

@@ -123,8 +123,8 @@ impl VerifyReport {
     pub fn advice(reports: &[Self]) -> Vec<String> {
         let cures: BTreeSet<Cure> =
             reports.iter().flat_map(|report| &report.damage).map(|damage| damage.cure).collect();
-        let is_lost = |damage: &Damage| damage.cure == Cure::Copy;
-        let unread = reports.iter().any(|report| !report.read_data && report.damage.iter().any(is_lost));
+        let is_pack = |damage: &Damage| damage.file.extension().is_some_and(|name| name == "pack");
+        let unread = reports.iter().any(|report| !report.read_data && report.damage.iter().any(is_pack));
         let first = unread.then(|| {
             "which chunks of a damaged pack are lost, if any, `dormouse verify` tells without --quick: ask it before anything is moved"
                 .to_owned()

@@ -1,5 +1,6 @@
 //! Guests × scenarios × rounds, side by side, and the table of what came out.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -296,6 +297,9 @@ pub fn choose<'m>(manifest: &'m Manifest, names: &[String]) -> anyhow::Result<Ve
             name => chosen.push(manifest.guest(name)?),
         }
     }
+    // Who is named twice runs once.
+    let mut names = BTreeSet::new();
+    chosen.retain(|guest: &&Guest| names.insert(&guest.name));
     Ok(chosen)
 }
 

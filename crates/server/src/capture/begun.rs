@@ -2,7 +2,7 @@
 
 use super::changes::{Span, inside};
 use super::places::CopyRoom;
-use super::watch::Watch;
+use super::shortage::Shortage;
 use super::{CaptureError, Copied, Item, Taken, UnderWay, pair, write};
 use crate::memory::Views;
 use crate::session::Session;
@@ -105,7 +105,7 @@ impl Session {
             let late = Span::read_late(&mut item.spans, item.at, &stale);
             taken.kept.unchanged -= late.iter().map(|chunk| chunk.bytes).sum::<u64>();
         }
-        let mut watch = Watch::new(taken.kept.on_host, writer);
+        let mut shortage = Shortage::new(taken.kept.on_host, writer);
         for item in &left {
             let reader = readers.of(&item.ctx)?;
             write(
@@ -118,7 +118,7 @@ impl Session {
                         read.next(room)?;
                         clear(offset + within, room);
                         progress(room.len() as u64);
-                        watch.look()
+                        shortage.look()
                     })
                 },
             )?;

@@ -9,7 +9,7 @@ mod copies;
 mod hash;
 mod pieces;
 mod places;
-mod watch;
+mod shortage;
 
 pub use begun::{Begun, Written};
 pub(crate) use changes::{Changes, PTX};
@@ -19,7 +19,7 @@ pub use places::{CopyBudget, CopyRoom, DeviceSet};
 use self::changes::{Hashes, Span, relative};
 use self::pieces::{Piece, clear_dead, pieces};
 use self::places::{Part, Place, Planned, places};
-use self::watch::Watch;
+use self::shortage::Shortage;
 use crate::failure::Failure;
 use crate::memory::{Excluded, Packed, PhysicalRecord, Views};
 use crate::objects::Context;
@@ -535,7 +535,7 @@ impl Taken {
         progress: &mut dyn FnMut(u64) -> std::io::Result<()>,
     ) -> Result<(Vec<u8>, Remembered), CaptureError> {
         self.on_devices.0.values().for_each(|copies| copies.make_ready());
-        let mut watch = Watch::new(self.kept.on_host, writer);
+        let mut shortage = Shortage::new(self.kept.on_host, writer);
         for copied in &self.copied {
             let mut before = 0;
             write(
@@ -550,7 +550,7 @@ impl Taken {
                             None => self.read(copied, before + within, room)?,
                         }
                         clear(offset + within, room);
-                        watch.look()?;
+                        shortage.look()?;
                         progress(room.len() as u64)
                     })?;
                     before += if late.is_some() { 0 } else { bytes };

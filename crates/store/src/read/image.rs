@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use image::{CHUNK_SIZE, ChunkId, Codec, Extent, ImageId, Machine, Manifest, Object, ObjectKind};
@@ -317,10 +317,17 @@ impl Image {
         let mut window: Vec<(Vec<u8>, Result<(), ReadError>)> = Vec::new();
         window.resize_with(2 * self.threads_for(object), || (Vec::new(), Ok(())));
         for extents in extents.chunks(window.len()) {
-            let parts = extents.iter().zip(&mut window);
-            self.in_parallel(object, parts, |scratch, _, ((offset, extent, _), (plain, read))| {
-                if let Extent::Chunk { id, len } = extent {
+            let parts = extents.iter().zip(&mut window).enumerate();
+            // The first that cannot be read: what is behind it nobody needs, what is before it is read to the end.
+            let end = AtomicUsize::new(usize::MAX);
+            self.in_parallel(object, parts, |scratch, _, (number, ((offset, extent, _), (plain, read)))| {
+                if let Extent::Chunk { id, len } = extent
+                    && number < end.load(Ordering::Relaxed)
+                {
                     *read = self.chunk(object, *offset, id, *len, plain, scratch).map(drop);
+                    if read.is_err() {
+                        end.fetch_min(number, Ordering::Relaxed);
+                    }
                 }
                 Ok(())
             })?;
