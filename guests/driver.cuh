@@ -18,6 +18,17 @@ inline void check(CUresult result, const char *call, int line) {
     exit(3);
 }
 
+// The first device, whose primary context is this thread's from now on.
+inline CUdevice use_primary_context() {
+    CUdevice device;
+    CUcontext context;
+    CUDA(cuInit(0));
+    CUDA(cuDeviceGet(&device, 0));
+    CUDA(cuDevicePrimaryCtxRetain(&context, device));
+    CUDA(cuCtxSetCurrent(context));
+    return device;
+}
+
 // The path of a file that lies beside this program, wherever it was started from.
 inline std::string beside_program(const char *name) {
     char path[4096];

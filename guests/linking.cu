@@ -27,10 +27,7 @@ static std::string callee(uint32_t factor) {
 
 int main(int argc, char **argv) {
     auto [steps, work] = guest::args(argc, argv, 30, 4);
-    CUcontext context;
-    CUDA(cuInit(0));
-    CUDA(cuDevicePrimaryCtxRetain(&context, 0));
-    CUDA(cuCtxSetCurrent(context));
+    guest::use_primary_context();
     std::string caller = std::string(HEADER) + CALLER, file = guest::beside_program("beta.ptx");
     CUdeviceptr words;
     CUDA(cuMemAlloc(&words, N * 4));

@@ -47,12 +47,7 @@ static std::string compile() {
 
 int main(int argc, char **argv) {
     auto [steps, work] = guest::args(argc, argv, 3, 5000);
-    CUDA(cuInit(0));
-    CUdevice device;
-    CUcontext context;
-    CUDA(cuDeviceGet(&device, 0));
-    CUDA(cuDevicePrimaryCtxRetain(&context, device));
-    CUDA(cuCtxSetCurrent(context));
+    CUdevice device = guest::use_primary_context();
     CUmodule module;
     CUDA(cuModuleLoadData(&module, compile().c_str()));
     CUfunction evolve = guest::function(module, "evolve");

@@ -35,12 +35,7 @@ uint32_t alpha_on_host(int count, uint32_t seed) {
 
 int main(int argc, char **argv) {
     auto [steps, work] = guest::args(argc, argv, 100, 24);
-    CUDA(cuInit(0));
-    CUdevice device;
-    CUcontext context;
-    CUDA(cuDeviceGet(&device, 0));
-    CUDA(cuDevicePrimaryCtxRetain(&context, device));
-    CUDA(cuCtxSetCurrent(context));
+    CUdevice device = guest::use_primary_context();
     CUdeviceptr where, out;
     CUDA(cuMemAlloc(&where, sizeof(uint32_t *)));
     CUDA(cuMemAlloc(&out, sizeof(uint32_t)));

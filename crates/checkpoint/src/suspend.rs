@@ -155,7 +155,7 @@ impl Bed {
     /// Whether so much device memory has room, beside what the machine needs to breathe.
     fn check_room(&self, bytes: u64) -> Result<(), Failure> {
         // Writing is given up before there is less than that.
-        let breath = |room: u64| (room / 10).max(3 * host::memory::SHORT);
+        let breath = |room: u64| (room / 10).max(host::memory::SHORT_FOR_STORES + host::memory::SHORT);
         let Some(room) = self.room.map(|room| room.saturating_sub(breath(room))).filter(|room| bytes > *room)
         else {
             return Ok(());

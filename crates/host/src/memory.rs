@@ -2,9 +2,20 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
-/// Copies, of a job's processes and of its device memory, make room where less memory is left than that, bytes; what is written to memory, where less than twice as much is.
+/// Copies, of a job's processes and of its device memory, make room where less memory is left than that, bytes.
 pub const SHORT: u64 = 128 << 20;
+/// What is written to memory makes room where less is left than that, bytes: several servers may write there, and the supervisor.
+pub const SHORT_FOR_STORES: u64 = 2 * SHORT;
+/// How fast memory may go: a program writes some 1 MB in each millisecond, for which the kernel copies pages; several threads, several times as much.
+const BYTES_PER_MS: u64 = 16 << 20;
+
+/// How long so many bytes last at least.
+#[must_use]
+pub fn lasts(bytes: u64) -> Duration {
+    Duration::from_millis(bytes / BYTES_PER_MS)
+}
 
 /// How many more processes and threads this process's control groups let there be, if they say.
 pub(crate) fn processes_left() -> Option<u64> {

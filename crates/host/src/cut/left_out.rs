@@ -274,8 +274,6 @@ struct Watch {
 }
 
 impl Watch {
-    /// A program writes some 1 MB in each millisecond, for which the kernel copies pages; several threads, several times as much.
-    const BYTES_PER_MS: u64 = 16 << 20;
     /// How often it is looked: about as soon as memory could be short, and often enough to see a limit that comes down.
     const LOOK: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_millis(30);
 
@@ -293,8 +291,7 @@ impl Watch {
                     copies.values().for_each(Copy::kill);
                     return;
                 }
-                let soon = Duration::from_millis((left - memory::SHORT) / Self::BYTES_PER_MS);
-                look = soon.clamp(*Self::LOOK.start(), *Self::LOOK.end());
+                look = memory::lasts(left - memory::SHORT).clamp(*Self::LOOK.start(), *Self::LOOK.end());
             }
         };
         let thread = thread::Builder::new().name("copies-room".into()).spawn(watch);

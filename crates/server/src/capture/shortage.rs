@@ -1,15 +1,11 @@
 //! Whether there is memory left for what an image takes of it while it is written: who asks for more than there is, the job first of all, has it.
 
-use host::memory::{SHORT, available, before_kills};
+use host::memory::{SHORT, SHORT_FOR_STORES, available, before_kills, lasts};
 use std::io;
 use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 use store::ChunkWriter;
 
-/// A store in memory has to leave so much, bytes: several servers may write to it, and the supervisor.
-const SHORT_OF_STORE: u64 = 2 * SHORT;
-/// How fast what is left may go, at most.
-const BYTES_PER_MS: u64 = 16 << 20;
 /// How often it is looked: about as soon as memory could be short, and often enough to see a limit that comes down.
 const LOOK: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_millis(100);
 
@@ -54,18 +50,18 @@ impl Shortage {
             (Some(left), _) if left < SHORT => {
                 return given_up(left, format!("copies of {} MiB of device memory", self.on_host >> 20));
             }
-            (_, Some(left)) if left < SHORT_OF_STORE => {
+            (_, Some(left)) if left < SHORT_FOR_STORES => {
                 return given_up(
                     left,
                     "what was written of it to a store in memory and what was copied".into(),
                 );
             }
             (copies, store) => {
-                let spare = [copies.map(|left| left - SHORT), store.map(|left| left - SHORT_OF_STORE)];
+                let spare = [copies.map(|left| left - SHORT), store.map(|left| left - SHORT_FOR_STORES)];
                 spare.into_iter().flatten().min().unwrap_or(u64::MAX)
             }
         };
-        Ok(Duration::from_millis(spare / BYTES_PER_MS).clamp(*LOOK.start(), *LOOK.end()))
+        Ok(lasts(spare).clamp(*LOOK.start(), *LOOK.end()))
     }
 }
 
@@ -82,11 +78,11 @@ mod tests {
         let (soonest, latest) = (*LOOK.start(), *LOOK.end());
         assert_eq!(judged(0, None, None), Ok(latest));
         assert_eq!(judged(1, Some(SHORT), None), Ok(soonest));
-        assert_eq!(judged(1, Some(SHORT + 50 * BYTES_PER_MS), Some(u64::MAX)), Ok(Duration::from_millis(50)));
-        assert_eq!(judged(1, Some(u64::MAX), Some(SHORT_OF_STORE)), Ok(soonest));
+        assert_eq!(judged(1, Some(SHORT + 50 * (16 << 20)), Some(u64::MAX)), Ok(Duration::from_millis(50)));
+        assert_eq!(judged(1, Some(u64::MAX), Some(SHORT_FOR_STORES)), Ok(soonest));
         for (for_copies, for_store, left, what) in [
             (Some(SHORT - 1), Some(u64::MAX), 127, "copies of 3 MiB"),
-            (Some(u64::MAX), Some(SHORT_OF_STORE - 1), 255, "a store in memory"),
+            (Some(u64::MAX), Some(SHORT_FOR_STORES - 1), 255, "a store in memory"),
             (None, Some(0), 0, "a store in memory"),
             (Some(0), None, 0, "copies of 3 MiB"),
         ] {
