@@ -832,16 +832,20 @@ fn a_limit_on_memory(device: Device) -> anyhow::Result<()> {
     undisturbed(&stage, &group, job, &whole)
 }
 
-/// Stops a job into a store in memory, of which there is next to nothing left when the processes' own memory is written and device memory is not; whether
+/// Stops a job into a store in memory, of which there are only so many more bytes when the processes' own memory is written and device memory is not; whether
 /// that was before all of it was there.
-fn without_room_for_a_store(place: &Place<'_>, group: &Limited, memory: &Mount) -> anyhow::Result<bool> {
+fn without_room_for_a_store(
+    place: &Place<'_>,
+    (group, more): (&Limited, u64),
+    memory: &Mount,
+) -> anyhow::Result<bool> {
     let mut stop = place.checkpoint_command(After::Stop);
     stop.args(["--memory-limit", "64M"]).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut stop = stop.spawn().context("cannot run dormouse checkpoint")?;
     while memory.used()? < 64 << 20 && stop.try_wait()?.is_none() {
         std::thread::sleep(Duration::from_millis(5));
     }
-    group.leave(Some(100 << 20))?;
+    group.leave(Some(more))?;
     let output = stop.wait_with_output()?;
     if output.status.success() {
         return Ok(false);
@@ -858,15 +862,16 @@ fn a_store_in_memory(device: Device) -> anyhow::Result<()> {
     let (place, group) = (stage.place(), Limited::new(&MEMORY, "stored")?);
     let folder = place.cwd().join("memory");
     let (store, memory) = (folder.join("store"), Mount::tmpfs(folder, "mode=0700")?);
-    // Random words that take a second or so to write, and small products until it is told to stop.
-    let gib = if device == Device::Gpu { "4" } else { "0.5" };
+    // Random words that take a second or so to write, and small products until it is told to stop. What is left is not gone before anybody looks: a GPU's
+    // memory is written at 10 GB/s.
+    let (gib, more) = if device == Device::Gpu { ("16", 2 << 30) } else { ("0.5", 100 << 20) };
     for _ in 0..5 {
         group.leave(None)?;
         let mut run = place.dormouse("run");
         run.args(["--name", stage.name(), "--device", device.flag(), "--store"]).arg(&store).arg("--");
         run.arg(Kit::locate()?.bench("changes")).arg(gib).arg(place.cwd()).args(["random", "64"]);
         let job = first_line(Job::start(group.hold(&run))?)?;
-        if !without_room_for_a_store(&place, &group, &memory)? {
+        if !without_room_for_a_store(&place, (&group, more), &memory)? {
             // All was written before the limit was there.
             job.finish()?;
             std::fs::remove_dir_all(&store)?;

@@ -238,6 +238,9 @@ pub struct Report {
     pub shared_ms: f64,
     /// Of it, CRIU's freeze and dump.
     pub host_ms: f64,
+    /// From then on (when the job is to stop: from when it was captured) to the published image.
+    #[serde(default)]
+    pub write_ms: f64,
     /// Whether the addresses were rehearsed.
     pub rehearsed: bool,
     /// Bytes that the image stands for, zeros and holes of files included.

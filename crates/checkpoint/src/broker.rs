@@ -1,8 +1,10 @@
 //! Who holds what of the memory and events that the sessions of a job share, and the way from one server to another. A thread for each
 //! session listens to its server; nothing here waits for a server's answer.
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
+use rustix::process::{Signal, pidfd_send_signal};
 use server::sharing::{Gift, Refusal, ToBroker, ToServer, receive, send};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -13,6 +15,8 @@ use wire::{Claim, CuError, ShareId};
 
 /// A server that takes no packet for this long takes part no longer.
 const SILENCE: Duration = Duration::from_secs(10);
+/// How long the driver may take to end a rehearsal.
+const DYING: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 
 /// The broker of a job.
 #[derive(Default)]
@@ -28,6 +32,8 @@ struct State {
     /// What nobody holds yet, while somebody may.
     waiting: Vec<Wish>,
     requests: u64,
+    /// A rehearsal's process, while it may take memory of a device.
+    rehearsal: Option<Arc<OwnedFd>>,
     /// How often something has come to be owned by another.
     successions: u64,
 }
@@ -59,10 +65,15 @@ struct Letter {
     to: Arc<OwnedFd>,
     message: ToServer,
     file: Option<OwnedFd>,
+    /// A process that is killed before.
+    behind: Option<Arc<OwnedFd>>,
 }
 
 impl Letter {
     fn send(self) {
+        if let Some(process) = &self.behind {
+            end(process);
+        }
         if let Err(error) = send(&self.to, &self.message, self.file.as_ref().map(AsFd::as_fd)) {
             match error.kind() {
                 io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
@@ -117,6 +128,12 @@ impl Broker {
     pub fn forget(&self, session: u32) {
         let letters = self.state().leave(session);
         letters.into_iter().for_each(Letter::send);
+    }
+
+    /// Has a rehearsal give way to the program from now on, whose process this is, by its pidfd.
+    pub fn rehearses(&self, process: OwnedFd) -> Rehearsing<'_> {
+        self.state().rehearsal = Some(Arc::new(process));
+        Rehearsing(self)
     }
 
     fn give(&self, session: u32, message: &ToServer, file: BorrowedFd<'_>) -> io::Result<()> {
@@ -179,6 +196,38 @@ impl Broker {
     }
 }
 
+/// A rehearsal that gives way to the program, until this is dropped.
+#[must_use]
+pub struct Rehearsing<'a>(&'a Broker);
+
+impl Rehearsing<'_> {
+    /// Whether it has.
+    #[must_use]
+    pub fn has_given_way(&self) -> bool {
+        self.0.state().rehearsal.is_none()
+    }
+}
+
+impl Drop for Rehearsing<'_> {
+    fn drop(&mut self) {
+        self.0.state().rehearsal = None;
+    }
+}
+
+/// Kills a process, and waits until it has given back what it had.
+fn end(process: &OwnedFd) {
+    let killed = pidfd_send_signal(process, Signal::KILL).map_err(io::Error::from);
+    let ended = killed.and_then(|()| {
+        let mut polled = [PollFd::new(process, PollFlags::IN)];
+        Ok(rustix::io::retry_on_intr(|| poll(&mut polled, Some(&DYING)))?)
+    });
+    match ended {
+        Ok(0) => tracing::warn!("a rehearsal that is in the program's way does not end"),
+        Ok(_) => {}
+        Err(error) => tracing::debug!("a rehearsal has ended before it was killed: {error}"),
+    }
+}
+
 impl State {
     fn take(&mut self, session: u32, message: ToBroker, file: Option<OwnedFd>) -> Vec<Letter> {
         match message {
@@ -209,12 +258,20 @@ impl State {
                 let owned = shares.iter().map(|share| owner(share) == Some(&session)).collect();
                 self.letter(session, ToServer::Owned { request, owned }, None)
             }
+            ToBroker::NoRoom { request } => {
+                let rehearsal = self.rehearsal.take();
+                let mut letters =
+                    self.letter(session, ToServer::Room { request, more: rehearsal.is_some() }, None);
+                letters.iter_mut().for_each(|letter| letter.behind.clone_from(&rehearsal));
+                letters
+            }
         }
     }
 
     fn letter(&self, to: u32, message: ToServer, file: Option<OwnedFd>) -> Vec<Letter> {
         let member = self.members.get(&to);
-        member.map(|member| Letter { to: Arc::clone(&member.socket), message, file }).into_iter().collect()
+        let to = member.map(|member| Arc::clone(&member.socket));
+        to.map(|to| Letter { to, message, file, behind: None }).into_iter().collect()
     }
 
     fn release(&mut self, share: ShareId, session: u32) {
@@ -317,6 +374,8 @@ impl State {
 mod tests {
     use super::*;
     use rustix::net::sockopt::set_socket_send_buffer_size;
+    use rustix::process::{Pid, PidfdFlags, pidfd_open};
+    use std::os::unix::process::ExitStatusExt;
 
     const SHARE: ShareId = ShareId([3; 16]);
 
@@ -477,5 +536,38 @@ mod tests {
         first.say(&ToBroker::Given { request: request + 1, gift: gift.clone() });
         first.say(&ToBroker::Given { request, gift: gift.clone() });
         assert_eq!(second.hear().0, ToServer::Opened { request: 7, gift });
+    }
+
+    #[test]
+    fn a_rehearsal_gives_way_to_who_has_no_room() {
+        let broker = Arc::new(Broker::default());
+        let server = Server::join(&broker, 1, false);
+        let asks = |request| {
+            server.say(&ToBroker::NoRoom { request });
+            let (ToServer::Room { request: answered, more }, None) = server.hear() else {
+                panic!("another answer")
+            };
+            assert_eq!(answered, request);
+            more
+        };
+        assert!(!asks(1), "there is none");
+        let mut process = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        let pidfd = pidfd_open(Pid::from_child(&process), PidfdFlags::empty()).unwrap();
+        let rehearsing = broker.rehearses(pidfd);
+        assert!(!rehearsing.has_given_way());
+        assert!(asks(2));
+        // It has ended by then.
+        assert_eq!(process.try_wait().unwrap().unwrap().signal(), Some(9));
+        assert!(rehearsing.has_given_way());
+        assert!(!asks(3), "once is enough");
+        drop(rehearsing);
+
+        let mut process = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        let pidfd = pidfd_open(Pid::from_child(&process), PidfdFlags::empty()).unwrap();
+        drop(broker.rehearses(pidfd));
+        assert!(!asks(4), "it is over");
+        assert!(process.try_wait().unwrap().is_none());
+        process.kill().unwrap();
+        process.wait().unwrap();
     }
 }

@@ -3,6 +3,7 @@
 use crate::error::{Failure, Kind};
 use crate::gpus;
 use crate::sessions::Destination;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use server::control::{self, Answer, Ask, Cause, Lines, Question, Reply, Start};
 use std::cmp::Ordering;
 use std::io;
@@ -109,6 +110,16 @@ impl ServerProcess {
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// A descriptor of its process.
+    ///
+    /// # Errors
+    /// When there is none to be had.
+    pub fn pidfd(&self) -> Result<OwnedFd, Failure> {
+        let opened = pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty());
+        let what = format_args!("the GPU server of session {} cannot be watched", self.session);
+        opened.map_err(|error| Failure::of(what, &io::Error::from(error)))
     }
 
     /// Waits for the answer to the last question, passing on progress. Answers to questions that were given up are dropped.

@@ -3,7 +3,7 @@
 
 use crate::admin::{CheckpointOptions, Event, ResumeOptions, ResumeReport, SuspendOptions, SuspendReport};
 use crate::cut::gate::{self, Busy, Gated};
-use crate::cut::rehearsal::rehearse;
+use crate::cut::rehearsal::Rehearsal;
 use crate::cut::tries::{Hindrance, Tries};
 use crate::cut::{Unwatched, devices, ending, manifest, memory, threads, write};
 use crate::error::{Chain, Failure, Kind};
@@ -403,18 +403,16 @@ impl Supervisor {
         for (number, passed) in &device.passed {
             self.sessions.has_passed(*number, passed.clone());
         }
-        let written = write(&mut gated.servers, states, &AtomicU64::new(0))?;
-        let warnings: Vec<String> = if self.is_rehearsed() {
-            Vec::new()
-        } else {
-            rehearse(self, &written.states)?.into_iter().collect()
-        };
+        let rehearsal = Rehearsal::of(self, &mut gated.servers, states)?;
+        let (receipts, rehearsed) =
+            rehearsal.beside(|| write(&mut gated.servers, states, &AtomicU64::new(0)))?;
+        let warnings: Vec<String> = rehearsal.finish(rehearsed, || ())?.into_iter().collect();
         if warnings.is_empty() {
             self.has_rehearsed();
         }
         let times = CutTimes { device_capture, ..CutTimes::default() };
         let manifest = manifest(self, &device, times, warnings.is_empty());
-        let image = draft.publish(manifest, written.receipts).map_err(write_failure)?;
+        let image = draft.publish(manifest, receipts).map_err(write_failure)?;
         Ok((image, warnings))
     }
 }

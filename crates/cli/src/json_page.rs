@@ -269,6 +269,7 @@ fn jobs_are_as_documented() {
         device_ms: 1.0,
         shared_ms: 1.0,
         host_ms: 1.0,
+        write_ms: 1.0,
         rehearsed: true,
         bytes: 1,
         data_bytes: 1,

@@ -144,9 +144,14 @@ pub enum Ask {
     /// [`Ask::Prepare`]. Only between [`Answer::Idle`] and [`Ask::Ungate`]; if managed memory has shadows, while the application stands
     /// still. What [`Ask::BeginCapture`] has copied is copied again where the application has changed it. Answers [`Answer::Captured`].
     Capture,
+    /// Leave the object table that was captured, for [`Ask::Rehearse`]; before it is written. Answers [`Answer::Done`].
+    Leave {
+        /// A folder for [`state_file`]; it is gone with the supervisor.
+        states: RawPath,
+    },
     /// Write what was captured and is not in the draft yet. Answers [`Answer::Written`].
     Write {
-        /// A folder for [`state_file`] and [`receipt_file`]; it is gone with the supervisor.
+        /// A folder for [`receipt_file`]; it is gone with the supervisor.
         states: RawPath,
     },
     /// After a restart, when the application's userfaultfd has been sent and its tasks do not run yet: keep the shadows of its managed
@@ -267,7 +272,7 @@ pub enum Cause {
     Other,
 }
 
-/// The file with the object table that [`Ask::Write`] leaves in `states`, for [`Ask::Rehearse`].
+/// The file with the object table that [`Ask::Leave`] leaves in `states`, for [`Ask::Rehearse`].
 #[must_use]
 pub fn state_file(states: &Path, session: u32) -> PathBuf {
     states.join(format!("session-{session}"))

@@ -36,14 +36,6 @@ pub struct Device {
     pub half_way: u64,
 }
 
-/// What the servers wrote.
-#[derive(Default)]
-pub struct Written {
-    pub receipts: Vec<Receipt>,
-    /// The object tables, to rehearse, each with the number of its session.
-    pub states: Vec<(u32, PathBuf)>,
-}
-
 /// A stopped job and its captured device memory, and how long each took.
 pub struct Captured<'a> {
     pub frozen: host::Frozen<'a>,
@@ -174,27 +166,30 @@ impl Device {
     }
 }
 
+/// Has the servers leave the object tables that they have captured in this folder, each with the number of its session.
+///
+/// # Errors
+/// The first server's that fails.
+pub fn leave(servers: &mut Servers<'_>, states: &Path) -> Result<Vec<(u32, PathBuf)>, Failure> {
+    side_by_side(processes(servers), |server| {
+        server.tell(&Ask::Leave { states: states.into() })?;
+        let session = server.session();
+        Ok((session, control::state_file(states, session)))
+    })
+}
+
 /// Has the servers write what they have captured, side by side; `done` is how many bytes they have.
 ///
 /// # Errors
 /// The first server's that fails.
-pub fn write(servers: &mut Servers<'_>, states: &Path, done: &AtomicU64) -> Result<Written, Failure> {
+pub fn write(servers: &mut Servers<'_>, states: &Path, done: &AtomicU64) -> Result<Vec<Receipt>, Failure> {
     let ask = &Ask::Write { states: states.into() };
-    let written =
-        side_by_side(processes(servers), |server| match server.ask(ask, &mut adding(done, |_| {}))? {
-            Answer::Written { receipt_bytes } => {
-                let session = server.session();
-                let receipt = read_receipt(&control::receipt_file(states, session), receipt_bytes)?;
-                Ok((receipt, (session, control::state_file(states, session))))
-            }
-            other => Err(server.unexpected(&other)),
-        })?;
-    let mut all = Written::default();
-    for (receipt, state) in written {
-        all.receipts.push(receipt);
-        all.states.push(state);
-    }
-    Ok(all)
+    side_by_side(processes(servers), |server| match server.ask(ask, &mut adding(done, |_| {}))? {
+        Answer::Written { receipt_bytes } => {
+            read_receipt(&control::receipt_file(states, server.session()), receipt_bytes)
+        }
+        other => Err(server.unexpected(&other)),
+    })
 }
 
 /// Adds the progress of one of several to what all have done, and tells that.

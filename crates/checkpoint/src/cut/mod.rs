@@ -22,7 +22,7 @@ use self::durable::Syncing;
 pub use self::gate::Servers;
 use self::gate::{Busy, Gated, Opened};
 use self::progress::telling;
-use self::rehearsal::rehearse;
+use self::rehearsal::Rehearsal;
 use self::room::Room;
 use self::shared::Shared;
 use self::tries::{Hindrance, Tries};
@@ -318,7 +318,6 @@ impl<'a> Cut<'a> {
         let is_asked_for = job.sessions.asks().is_cut(options);
         let Still { captured, gated, held, closed, drain, retries } = still;
         let Captured { mut frozen, host_time, device, device_time } = captured;
-        let table_changed = gated.table_changed;
         let shared_at = Instant::now();
         let mut shared = Shared::take(&job.job.tmpfs().path(), room, &self.writer)?;
         let shared_time = shared_at.elapsed();
@@ -334,6 +333,7 @@ impl<'a> Cut<'a> {
             resumed
         };
         let stall = closed.elapsed();
+        let went_on = Instant::now();
         if let Some(trace) = job.sessions.trace() {
             trace.span("the job stands still", closed);
         }
@@ -351,23 +351,26 @@ impl<'a> Cut<'a> {
         let private_withheld = of_left_out(host::LeftOut::withheld);
         let private_excluded = of_left_out(host::LeftOut::excluded);
         let total = folder::bytes(&images, &image_entries) + copied + shared.bytes() + device_total;
-        let written = telling(total, (&self.writer, &device_done), self.events, || {
+        let rehearsal = Rehearsal::of(job, rest.servers(), &work.states())?;
+        let save = || {
+            shared.write(&self.writer)?;
+            let content = |path: &Path| match &left_out {
+                Some(left_out) => left_out.content(&images, path),
+                None => Ok(None),
+            };
             let name = |name| ObjectKind::CriuFile { name };
+            folder::save_with(&images, &image_entries, &self.writer, name, content)
+        };
+        let write_all = || {
             std::thread::scope(|scope| {
-                let saving = Builder::new().spawn_scoped(scope, || {
-                    shared.write(&self.writer)?;
-                    let content = |path: &Path| match &left_out {
-                        Some(left_out) => left_out.content(&images, path),
-                        None => Ok(None),
-                    };
-                    folder::save_with(&images, &image_entries, &self.writer, name, content)
-                });
-                let saving = saving.map_err(|error| no_thread(&error))?;
-                let written = write(rest.servers(), &work.states(), &device_done);
+                let saving = Builder::new().spawn_scoped(scope, save).map_err(|error| no_thread(&error))?;
+                let receipts = write(rest.servers(), &work.states(), &device_done);
                 saving.join().unwrap_or_else(|_| Err(panicked()))?;
-                written
+                receipts
             })
-        })?;
+        };
+        let (mut receipts, rehearsed) =
+            rehearsal.beside(|| telling(total, (&self.writer, &device_done), self.events, write_all))?;
         // The copies of the processes, too.
         drop(left_out);
         let stopped = match rest {
@@ -392,14 +395,9 @@ impl<'a> Cut<'a> {
         let record_json =
             serde_json::to_vec(&record).map_err(|error| Failure::of("the job's record", &error))?;
         self.writer.put(ObjectKind::HostRecord, &record_json).map_err(write_failure)?;
-        let rehearsed = if job.is_rehearsed() && !table_changed {
-            true
-        } else {
-            self.step("rehearsing");
-            let unrehearsed = rehearse(job, &written.states)?;
-            warnings.extend(unrehearsed.clone());
-            unrehearsed.is_none()
-        };
+        let unrehearsed = rehearsal.finish(rehearsed, || self.step("rehearsing"))?;
+        let rehearsed = unrehearsed.is_none();
+        warnings.extend(unrehearsed);
         let unwatched = Unwatched::checkpoint(options, self.hand_over);
         let mut ended: Option<Instant> = None;
         let still_wanted = || {
@@ -419,7 +417,6 @@ impl<'a> Cut<'a> {
             host_freeze: host_time,
             stall,
         };
-        let mut receipts = written.receipts;
         receipts.push(self.writer.finish().map_err(write_failure)?);
         // An image names the one before it only where both lie.
         let parent = job.newest_image().filter(|image| self.store.manifest(image).is_ok());
@@ -452,6 +449,7 @@ impl<'a> Cut<'a> {
             device_ms: ms(device_time),
             shared_ms: ms(shared_time),
             host_ms: ms(host_time),
+            write_ms: ms(went_on.elapsed()),
             rehearsed,
             bytes: published.stored.total,
             data_bytes: published.stored.total.saturating_sub(published.stored.zero),

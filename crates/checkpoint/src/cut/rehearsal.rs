@@ -1,25 +1,104 @@
-//! Trying a restart before its image is published: every object at its address again, in a fresh server.
+//! Trying a restart before its image is published: every object at its address again, in a fresh server. That takes the driver a third of a second, so
+//! it is done while the image is written.
 
+use super::capture::leave;
+use super::gate::Servers;
 use crate::error::{Failure, Kind};
 use crate::server_process::ServerProcess;
-use crate::sessions::Destination;
+use crate::sessions::{Destination, panicked};
 use crate::supervisor::Supervisor;
 use crate::work::WorkFolder;
 use server::control::{Answer, Ask, Start};
 use server::memory::Managed;
 use std::path::{Path, PathBuf};
+use std::thread::Builder;
+use std::time::Instant;
 
-/// Replays every object table in a fresh server and compares the addresses. `Some` with a sentence when that could not be tried,
-/// for want of device memory or of a server: the image may well be good, but nobody knows.
-///
-/// # Errors
-/// [`Kind::Refused`] when an object or an address differs: a restart would fail.
-pub fn rehearse(job: &Supervisor, states: &[(u32, PathBuf)]) -> Result<Option<String>, Failure> {
-    verdict(states.iter().map(|(session, state)| replay(job, *session, state)))
+/// Where less memory is left than that, the image is written first, bytes.
+const BESIDE_WRITING: u64 = 1 << 30;
+
+/// The object tables of a job that are to be rehearsed.
+pub struct Rehearsal<'a> {
+    job: &'a Supervisor,
+    states: Vec<(u32, PathBuf)>,
 }
 
-fn verdict(replays: impl Iterator<Item = Result<(), Failure>>) -> Result<Option<String>, Failure> {
-    let mut untried = None;
+/// What came of it.
+#[derive(PartialEq, Debug)]
+pub enum Outcome {
+    /// Everything was at its address.
+    Rehearsed,
+    /// It could not be tried while there is so little room on the device, a sentence.
+    NoRoom(String),
+    /// It could not be tried, a sentence.
+    Untried(String),
+}
+
+impl<'a> Rehearsal<'a> {
+    /// Has these servers leave what they have captured and not written yet in a folder; but not what has been rehearsed already.
+    ///
+    /// # Errors
+    /// The first server's that fails.
+    pub fn of(job: &'a Supervisor, servers: &mut Servers<'_>, states: &Path) -> Result<Self, Failure> {
+        let states = if job.is_rehearsed() { Vec::new() } else { leave(servers, states)? };
+        Ok(Self { job, states })
+    }
+
+    /// Replays the tables while the image is written, if there is memory for that.
+    ///
+    /// # Errors
+    /// Those of `write`, and [`Self::replay`]'s.
+    pub fn beside<T>(
+        &self,
+        write: impl FnOnce() -> Result<T, Failure>,
+    ) -> Result<(T, Option<Outcome>), Failure> {
+        if self.states.is_empty() || host::memory::available() < BESIDE_WRITING {
+            return Ok((write()?, None));
+        }
+        std::thread::scope(|scope| {
+            let rehearsing =
+                Builder::new().name("rehearsal".to_owned()).spawn_scoped(scope, || self.replay()).ok();
+            let written = write()?;
+            let outcome = rehearsing.map(|rehearsing| rehearsing.join().unwrap_or_else(|_| Err(panicked())));
+            Ok((written, outcome.transpose()?))
+        })
+    }
+
+    /// What is to be said of the image, if it was not rehearsed. What found no room before is replayed now, when what was copied has made room; `begins` hears of that.
+    ///
+    /// # Errors
+    /// As [`Self::replay`]'s.
+    pub fn finish(&self, before: Option<Outcome>, begins: impl FnOnce()) -> Result<Option<String>, Failure> {
+        let outcome = match before {
+            None if self.states.is_empty() => Outcome::Rehearsed,
+            None | Some(Outcome::NoRoom(_)) => {
+                begins();
+                self.replay()?
+            }
+            Some(outcome) => outcome,
+        };
+        Ok(match outcome {
+            Outcome::Rehearsed => None,
+            Outcome::NoRoom(warning) | Outcome::Untried(warning) => Some(warning),
+        })
+    }
+
+    /// Replays every object table in a fresh server and compares the addresses. Where that cannot be tried the image may well be good, but nobody knows.
+    ///
+    /// # Errors
+    /// [`Kind::Refused`] when an object or an address differs: a restart would fail.
+    fn replay(&self) -> Result<Outcome, Failure> {
+        let began = Instant::now();
+        let outcome = verdict(self.states.iter().map(|(session, state)| replay(self.job, *session, state)));
+        if let Some(trace) = self.job.sessions.trace() {
+            trace.span("rehearsing", began);
+        }
+        outcome
+    }
+}
+
+fn verdict(replays: impl Iterator<Item = Result<(), Failure>>) -> Result<Outcome, Failure> {
+    let mut outcome = Outcome::Rehearsed;
     for replay in replays {
         match replay {
             Ok(()) => {}
@@ -30,14 +109,16 @@ fn verdict(replays: impl Iterator<Item = Result<(), Failure>>) -> Result<Option<
                 ));
             }
             Err(failure) if failure.kind == Kind::DeviceFull => {
-                untried = Some(format!(
+                outcome = Outcome::NoRoom(format!(
                     "the restart was not rehearsed, because the device's memory is used up: {failure}"
                 ));
             }
-            Err(failure) => untried = Some(format!("the restart was not rehearsed: {failure}")),
+            Err(failure) => {
+                outcome = Outcome::Untried(format!("the restart was not rehearsed: {failure}"));
+            }
         }
     }
-    Ok(untried)
+    Ok(outcome)
 }
 
 fn replay(job: &Supervisor, session: u32, state: &Path) -> Result<(), Failure> {
@@ -45,6 +126,16 @@ fn replay(job: &Supervisor, session: u32, state: &Path) -> Result<(), Failure> {
     let target = Destination { managed: Managed::Coherent, ..job.sessions.target().clone() };
     let visible = job.sessions.visible_to(session);
     let mut server = ServerProcess::start(0, &work.session(), (&target, visible), &Start::Rehearsal, None)?;
+    let rehearsing = job.sessions.broker().rehearses(server.pidfd()?);
+    let replayed = replay_in(&mut server, state);
+    if replayed.is_err() && rehearsing.has_given_way() {
+        let message = "the program needed what the rehearsal had of it";
+        return Err(Failure::new(Kind::DeviceFull, message));
+    }
+    replayed
+}
+
+fn replay_in(server: &mut ServerProcess, state: &Path) -> Result<(), Failure> {
     match server.answer(&mut |_, _| {})? {
         Answer::Ready { .. } => {}
         other => return Err(server.unexpected(&other)),
@@ -57,7 +148,7 @@ fn replay(job: &Supervisor, session: u32, state: &Path) -> Result<(), Failure> {
 mod tests {
     use super::*;
 
-    fn of(kinds: &[Option<Kind>]) -> Result<Option<String>, Failure> {
+    fn of(kinds: &[Option<Kind>]) -> Result<Outcome, Failure> {
         let replay = |kind: &Option<Kind>| match kind {
             None => Ok(()),
             Some(kind) => Err(Failure::new(*kind, "so it is")),
@@ -67,10 +158,14 @@ mod tests {
 
     #[test]
     fn only_what_differs_is_refused() {
-        assert_eq!(of(&[None, None]), Ok(None));
+        assert_eq!(of(&[None, None]), Ok(Outcome::Rehearsed));
         for kind in [Kind::Failed, Kind::DeviceFull, Kind::Store] {
-            let warning = of(&[None, Some(kind)]).unwrap().unwrap();
+            let outcome = of(&[None, Some(kind)]).unwrap();
+            let (Outcome::NoRoom(warning) | Outcome::Untried(warning)) = &outcome else {
+                panic!("{outcome:?}")
+            };
             assert!(warning.contains("not rehearsed") && warning.ends_with("so it is"), "{warning}");
+            assert_eq!(matches!(outcome, Outcome::NoRoom(_)), kind == Kind::DeviceFull);
         }
         assert_eq!(of(&[Some(Kind::Failed), Some(Kind::Refused)]).unwrap_err().kind, Kind::Refused);
     }

@@ -524,7 +524,15 @@ impl Taken {
         self.state.half_way.len() as u64
     }
 
-    /// Writes what is not in the store yet. Gives the state's bytes, as a rehearsal needs them, and what [`Session::remember`] needs. `progress` is told of each piece how many
+    /// The state's bytes, as a rehearsal needs them.
+    ///
+    /// # Errors
+    /// [`CaptureError::State`].
+    pub fn state(&self) -> Result<Vec<u8>, CaptureError> {
+        Ok(self.state.to_bytes(&self.images)?)
+    }
+
+    /// Writes what is not in the store yet. Gives what [`Session::remember`] needs. `progress` is told of each piece how many
     /// bytes it has, and may stop it.
     ///
     /// # Errors
@@ -533,7 +541,7 @@ impl Taken {
         self,
         writer: &ChunkWriter,
         progress: &mut dyn FnMut(u64) -> std::io::Result<()>,
-    ) -> Result<(Vec<u8>, Remembered), CaptureError> {
+    ) -> Result<Remembered, CaptureError> {
         self.on_devices.0.values().for_each(|copies| copies.make_ready());
         let mut shortage = Shortage::new(self.kept.on_host, writer);
         for copied in &self.copied {
@@ -558,9 +566,8 @@ impl Taken {
                 },
             )?;
         }
-        let bytes = self.state.to_bytes(&self.images)?;
-        writer.put(ObjectKind::SessionState { session: self.session }, &bytes)?;
-        Ok((bytes, Remembered(self.hashes)))
+        writer.put(ObjectKind::SessionState { session: self.session }, &self.state()?)?;
+        Ok(Remembered(self.hashes))
     }
 
     /// Fills `room`, a chunk at most, with what is copied from `offset` of it on, where a chunk begins.

@@ -144,11 +144,12 @@ impl Server {
                     }
                     captured.unwrap_or_else(|failed| failed)
                 }
+                Ask::Leave { states } => self.leave(states.as_path()).unwrap_or_else(|failed| failed),
                 Ask::Write { states } => match self.taken.take() {
                     Some(taken) => {
                         self.write(taken, supervisor, states.as_path()).unwrap_or_else(|failed| failed)
                     }
-                    None => failed("nothing has been captured".to_owned(), Cause::Other),
+                    None => nothing_captured(),
                 },
                 Ask::Keep => match self.session.keep_shadows_again() {
                     Ok(()) => Answer::Done,
@@ -328,6 +329,14 @@ impl Server {
     }
 
     /// `Err` with the answer when it failed.
+    fn leave(&self, states: &Path) -> Result<Answer, Answer> {
+        let taken = self.taken.as_ref().ok_or_else(nothing_captured)?;
+        let state = taken.0.state().map_err(|error| self.not_captured(&error))?;
+        write_file(&control::state_file(states, self.number), &state)?;
+        Ok(Answer::Done)
+    }
+
+    /// `Err` with the answer when it failed.
     fn write(
         &self,
         (taken, writer): (Taken, ChunkWriter),
@@ -337,18 +346,11 @@ impl Server {
         let mut told = Told::of(supervisor, taken.kept.on_device + taken.kept.on_host);
         // Nobody needs an image whose supervisor is gone, and the device is not to be held for it.
         let written = taken.write(&writer, &mut |bytes| told.add(bytes));
-        let (state, seen) = written.map_err(|error| self.not_captured(&error))?;
+        let seen = written.map_err(|error| self.not_captured(&error))?;
         let receipt: Receipt = writer.finish().map_err(of_store)?;
         self.session.remember(seen, &receipt);
         let receipt = receipt.to_bytes().map_err(of_store)?;
-        let files = [
-            (control::state_file(states, self.number), &state),
-            (control::receipt_file(states, self.number), &receipt),
-        ];
-        for (file, bytes) in files {
-            std::fs::write(&file, bytes)
-                .map_err(|error| failed(format!("cannot write {}: {error}", file.display()), Cause::Other))?;
-        }
+        write_file(&control::receipt_file(states, self.number), &receipt)?;
         Ok(Answer::Written { receipt_bytes: receipt.len() as u64 })
     }
 
@@ -363,6 +365,15 @@ impl Server {
         let cause = if error.is_of_the_store() { Cause::Store } else { Cause::Other };
         failed(format!("session {} was not captured: {}", self.number, chain(error)), cause)
     }
+}
+
+fn nothing_captured() -> Answer {
+    failed("nothing has been captured".to_owned(), Cause::Other)
+}
+
+fn write_file(file: &Path, bytes: &[u8]) -> Result<(), Answer> {
+    std::fs::write(file, bytes)
+        .map_err(|error| failed(format!("cannot write {}: {error}", file.display()), Cause::Other))
 }
 
 /// How much of something the supervisor has been told of, in steps.

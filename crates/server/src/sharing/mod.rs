@@ -43,6 +43,7 @@ pub trait Giver: Send + Sync {
 enum Answer {
     Opened(Result<Given>),
     Owned(Vec<bool>),
+    Room(bool),
 }
 
 /// A session's way to the others.
@@ -185,7 +186,7 @@ impl Sharing {
         };
         match broker.ask(|request| ToBroker::Open { request, share, claim }, give_up)? {
             Answer::Opened(given) => given.map(Some),
-            Answer::Owned(_) => Err(gone()),
+            Answer::Owned(_) | Answer::Room(_) => Err(gone()),
         }
     }
 
@@ -208,6 +209,12 @@ impl Sharing {
             }
         }
         Ok(all)
+    }
+
+    /// Has a rehearsal end that takes memory of a device; whether there was one. Not while a lock is held that a gift needs.
+    pub fn end_rehearsal(&self) -> bool {
+        let Way::Broker(broker) = &self.way else { return false };
+        matches!(broker.ask(|request| ToBroker::NoRoom { request }, || false), Ok(Answer::Room(true)))
     }
 }
 
@@ -273,6 +280,9 @@ impl Broker {
                 }
                 Ok(Some((ToServer::Owned { request, owned }, _))) => {
                     self.answered(request, Answer::Owned(owned));
+                }
+                Ok(Some((ToServer::Room { request, more }, _))) => {
+                    self.answered(request, Answer::Room(more));
                 }
                 Ok(None) => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

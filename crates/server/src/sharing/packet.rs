@@ -52,6 +52,11 @@ pub enum ToBroker {
         /// Of which.
         shares: Vec<ShareId>,
     },
+    /// Its device has no room for what the program allocates: a rehearsal that has some is to end.
+    NoRoom {
+        /// Which request.
+        request: u64,
+    },
 }
 
 /// To a server.
@@ -86,6 +91,13 @@ pub enum ToServer {
         request: u64,
         /// Whether it is, for each.
         owned: Vec<bool>,
+    },
+    /// The answer to [`ToBroker::NoRoom`].
+    Room {
+        /// Which request.
+        request: u64,
+        /// Whether there was one, which has ended.
+        more: bool,
     },
 }
 

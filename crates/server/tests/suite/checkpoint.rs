@@ -370,6 +370,7 @@ fn a_server_answers_its_supervisor() {
     assert_eq!(supervisor.ask(&Ask::Ungate { keep: false }), Answer::Done, "nothing changes");
     let states = tempfile::tempdir().unwrap();
     let (capture, write) = (Ask::Capture, Ask::Write { states: raw(states.path()) });
+    let leave = Ask::Leave { states: raw(states.path()) };
     let draft = images.store.begin().unwrap();
     assert_eq!(supervisor.ask(&prepare(&images.store, draft.id())), Answer::Done);
     let early = supervisor.ask(&capture);
@@ -395,9 +396,12 @@ fn a_server_answers_its_supervisor() {
     assert_eq!(supervisor.ask(&Ask::Ungate { keep: true }), Answer::Done);
     thread.put(memory, &[4, 5, 6]);
     thread.synchronize().unwrap();
+    assert_eq!(supervisor.ask(&leave), Answer::Done);
     let written = supervisor.ask(&write);
     let Answer::Written { receipt_bytes } = written else { panic!("{written:?}") };
-    assert!(matches!(supervisor.ask(&write), Answer::Failed { .. }), "it is written");
+    for late in [&write, &leave] {
+        assert!(matches!(supervisor.ask(late), Answer::Failed { .. }), "it is written");
+    }
     let receipt = std::fs::read(control::receipt_file(states.path(), 60)).unwrap();
     assert_eq!(receipt.len() as u64, receipt_bytes);
     let receipt = store::Receipt::from_bytes(&receipt).unwrap();

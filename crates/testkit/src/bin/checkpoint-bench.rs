@@ -93,6 +93,8 @@ struct Row {
     device_ms: Option<f64>,
     gap_ms: Option<f64>,
     durable_s: Option<f64>,
+    /// Of it, what came when the program had gone on.
+    drain_s: Option<f64>,
     written: Option<f64>,
     /// What the raw disk took before and after, bytes/s.
     raw: Option<[f64; 2]>,
@@ -101,7 +103,7 @@ struct Row {
 }
 
 impl Row {
-    const HEAD: &str = "| how | GiB | contents, or what has changed | stood still, ms | of it the device | longest step more than others, ms | durable after, s | written, MB | of it a second, and the raw disk before and after, GB | steps meanwhile | restored, s |\n|---|---|---|---|---|---|---|---|---|---|---|";
+    const HEAD: &str = "| how | GiB | contents, or what has changed | stood still, ms | of it the device | longest step more than others, ms | durable after, s | written, MB | of it a second when the program had gone on, and the raw disk before and after, GB | steps meanwhile | restored, s |\n|---|---|---|---|---|---|---|---|---|---|---|";
 
     /// Prints the line at once, so that a run that is cut off has told what it found.
     fn print(&self) {
@@ -128,7 +130,7 @@ impl Row {
 
     /// How fast it was written, and what the disk could do.
     fn rates(&self) -> Option<String> {
-        let (rate, [before, after]) = (self.written? / self.durable_s?, self.raw?);
+        let (rate, [before, after]) = (self.written? / self.drain_s.or(self.durable_s)?, self.raw?);
         Some(format!("{:.2}; {:.2}, {:.2}", rate / 1e9, before / 1e9, after / 1e9))
     }
 }
@@ -488,6 +490,7 @@ impl Bench {
             device_ms: field("device_ms"),
             gap_ms: Some(steps.longest - before.median),
             durable_s: field("total_ms").map(|ms| ms / 1e3),
+            drain_s: field("write_ms").map(|ms| ms / 1e3),
             written: field("written"),
             raw: None,
             slower: Some(steps.mean / before.mean),

@@ -118,11 +118,8 @@ pub struct Begun {
 
 impl Begun {
     /// Writes the rest, and no more.
-    pub fn write(
-        self,
-        progress: &mut dyn FnMut(u64) -> std::io::Result<()>,
-    ) -> Result<Vec<u8>, CaptureError> {
-        self.taken.write(&self.writer, progress).map(|(state, _)| state)
+    pub fn write(self, progress: &mut dyn FnMut(u64) -> std::io::Result<()>) -> Result<(), CaptureError> {
+        self.taken.write(&self.writer, progress).map(drop)
     }
 
     /// Writes the rest and publishes it.
@@ -136,7 +133,8 @@ impl Begun {
         progress: &mut dyn FnMut(u64) -> std::io::Result<()>,
     ) -> (ImageId, Vec<u8>) {
         let Self { taken, writer, draft } = self;
-        let (state, seen) = taken.write(&writer, progress).unwrap();
+        let state = taken.state().unwrap();
+        let seen = taken.write(&writer, progress).unwrap();
         let receipt = writer.finish().unwrap();
         if let Some(session) = session {
             session.remember(seen, &receipt);

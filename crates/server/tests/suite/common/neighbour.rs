@@ -132,5 +132,8 @@ fn answer(
             let owned = vec![state.owns; shares.len()];
             send(socket, &ToServer::Owned { request, owned }, None).unwrap();
         }
+        ToBroker::NoRoom { request } => {
+            send(socket, &ToServer::Room { request, more: false }, None).unwrap();
+        }
     }
 }
