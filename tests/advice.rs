@@ -170,6 +170,48 @@ fn whoever_traces_the_job_is_named() {
     job.finish().unwrap();
 }
 
+/// A kernel that cannot stop where it is marked is told of by its own name when it is loaded, and not again by who rehearses that.
+#[test]
+fn a_marked_kernel_that_cannot_stop_is_told_of_once() {
+    let stage = Stage::new("told-once").unwrap();
+    let script = r#"
+import ctypes, time
+cuda = ctypes.CDLL("libcuda.so.1")
+kernel = b""".version 7.8
+.target sm_90
+.address_size 64
+.visible .entry _Z7advanceIfEvPT_i() {
+    .reg .pred %some;
+    .reg .b32 %thread;
+    mov.u32 %thread, %tid.x;
+    setp.gt.u32 %some, %thread, 3;
+    @%some bra $behind;
+    .pragma "cpt";
+$behind:
+    bar.sync 0;
+    ret;
+}
+"""
+context, module = ctypes.c_void_p(), ctypes.c_void_p()
+assert cuda.cuInit(0) == 0
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cuda.cuCtxSetCurrent(context) == 0
+assert cuda.cuModuleLoadData(ctypes.byref(module), kernel) == 0
+print("begun", flush=True)
+time.sleep(1000)
+"#;
+    let args = ["-c", script].map(str::to_owned);
+    let job = stage.place().run(Path::new("/usr/bin/python3"), &args).unwrap();
+    let job = first_line(job).unwrap();
+    let report = stage.place().checkpoint_command(After::Stop).output().unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&report.stdout).unwrap();
+    assert_eq!(report["rehearsed"], true, "nobody has loaded it again: {report}");
+    let told = job.finish().unwrap().stderr;
+    let refusals = told.lines().filter(|line| line.contains("cannot be stopped half-way"));
+    let refusals: Vec<_> = refusals.collect();
+    assert!(matches!(refusals[..], [once] if once.contains("kernel advance<float> cannot")), "{told}");
+}
+
 #[test]
 fn whoever_the_job_is_connected_to_is_named() {
     let stage = Stage::new("connected").unwrap();

@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 
 /// With which a server ends that has lost its session with the machine of its devices.
 pub const LOST_MACHINE: u8 = 90;
+/// The variable that says what is logged.
+const LOG: &str = "DORMOUSE_LOG";
 /// The descriptor on which a server finds its supervisor.
 const CONTROL_FD: i32 = 3;
 /// The descriptor on which it finds the broker of what sessions share.
@@ -55,6 +57,8 @@ impl ServerProcess {
         let fail = |error: io::Error| {
             Failure::of(format_args!("cannot start the GPU server of session {session}"), &error)
         };
+        // What there is to warn of the session its own server has said.
+        let quiet = *start == Start::Rehearsal && std::env::var_os(LOG).is_none();
         let (ours, theirs) = UnixStream::pair().map_err(fail)?;
         let theirs = OwnedFd::from(theirs);
         let mut passed = vec![(theirs.as_raw_fd(), CONTROL_FD)];
@@ -71,6 +75,7 @@ impl ServerProcess {
             .args(target.memory.map(|bytes| format!("--device-memory={bytes}")))
             .env_remove(gpus::VARIABLE)
             .envs(visible.map(|list| (gpus::VARIABLE, list)))
+            .envs(quiet.then_some((LOG, "error")))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             // A group of its own: what a terminal sends to the job's foreground group is not for the server.

@@ -4,11 +4,11 @@ use ptx::TooComplex;
 use ptx::ast::Name;
 use thiserror::Error;
 
-use crate::Group;
+use crate::{Group, in_source};
 
 /// A marked kernel that cannot be stopped at its markers, and why: it is run as it is, and a checkpoint waits for its end.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("kernel {kernel} cannot be stopped half-way: {reason} ({place})")]
+#[error("kernel {} cannot be stopped half-way: {reason} ({place})", in_source(kernel))]
 pub struct Refusal {
     /// The kernel, or the function that has the marker.
     pub kernel: Name,
@@ -61,11 +61,12 @@ pub enum Reason {
     )]
     InFunction,
     /// A function that has a marker, or calls one that does, calls itself.
-    #[error("the function {0} calls itself, and comes to a marker")]
+    #[error("the function {} calls itself, and comes to a marker", in_source(.0))]
     Recursive(Name),
     /// Its parameters are more than values.
     #[error(
-        "the function {0} comes to a marker, and takes the address of a parameter, or has one in common with another; declare it __forceinline__"
+        "the function {} comes to a marker, and takes the address of a parameter, or has one in common with another; declare it __forceinline__",
+        in_source(.0)
     )]
     Handed(Name),
     /// A grid stops at its barriers, and the marker says nothing about one.
@@ -82,7 +83,7 @@ pub enum Reason {
     )]
     Launches(Box<str>),
     /// A function is called that is not here, or nobody knows which.
-    #[error("it calls {0}, of which is not known what it does")]
+    #[error("it calls {}, of which is not known what it does", in_source(.0))]
     Unknown(Box<str>),
     /// The module says that it is older than what is put into it.
     #[error("its PTX is of version {0}, and has to be of 6.2 at least")]

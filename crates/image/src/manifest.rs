@@ -19,6 +19,8 @@ const REGULAR: u16 = 0x8000;
 const EXCLUDED: u16 = 0x8001;
 /// The field of the lineage.
 const LINEAGE: u16 = 0x8002;
+/// The field of launches that are half-way; without it there are none, or an older version wrote it.
+const HALF_WAY: u16 = 0x8003;
 
 /// One image. Field by field as §6 of `docs/image-format.md`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,6 +43,8 @@ pub struct Manifest {
     pub regular: bool,
     /// Bytes of the job's memory that its program has excluded, and that are not in the image.
     pub excluded: u64,
+    /// Launches of marked kernels that are half-way in it.
+    pub half_way: u64,
     /// Whether a spare server rebuilt all objects at the same addresses before this was published.
     pub rehearsed: bool,
     /// The machine, as a restart compares it.
@@ -197,6 +201,7 @@ impl Manifest {
             parent: None,
             regular: false,
             excluded: 0,
+            half_way: 0,
             rehearsed: false,
             host: HostFacts::default(),
             devices: Vec::new(),
@@ -255,6 +260,7 @@ impl Manifest {
             parent: fields.maybe(5)?.map(|field| field.array().map(ImageId)).transpose()?,
             regular: false,
             excluded: 0,
+            half_way: 0,
             rehearsed: fields.need(6, "it does not say whether it was rehearsed")?.bool()?,
             host: HostFacts::decode(fields.need(7, "it has no host")?)?,
             devices: fields.many(8, DeviceFacts::decode)?,
@@ -274,6 +280,9 @@ impl Manifest {
         }
         if let Some(field) = fields.maybe(LINEAGE)? {
             manifest.lineage = Some(Lineage(field.array()?));
+        }
+        if let Some(field) = fields.maybe(HALF_WAY)? {
+            manifest.half_way = field.u64()?;
         }
         fields.end()?;
         let mut kinds = HashSet::with_capacity(manifest.objects.len());
@@ -306,6 +315,9 @@ impl Manifest {
             out.u64(EXCLUDED, self.excluded);
         }
         self.lineage.iter().for_each(|lineage| out.bytes(LINEAGE, &lineage.0));
+        if self.half_way > 0 {
+            out.u64(HALF_WAY, self.half_way);
+        }
     }
 }
 

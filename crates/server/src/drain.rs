@@ -97,7 +97,7 @@ impl Session {
 
     fn describe_stream(&self, stream: &Stream) -> String {
         let kernel = stream.last_callee().and_then(|handle| read(&self.table).callee_name(handle));
-        let kernel = kernel.map(|kernel| format!("last kernel: {kernel}"));
+        let kernel = kernel.map(|kernel| format!("last kernel: {}", cpt::in_source(&kernel)));
         let held_by: Vec<String> =
             stream.wait().map(|wait| wait.to_string()).into_iter().chain(kernel).collect();
         match held_by.is_empty() {

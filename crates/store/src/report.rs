@@ -35,6 +35,8 @@ pub struct ImageSummary {
     pub regular: bool,
     /// Whether its objects were rebuilt at the same addresses before it was published.
     pub rehearsed: bool,
+    /// Launches of marked kernels that are half-way in it.
+    pub half_way: u64,
     /// Bytes of all objects, and what became of them.
     pub stored: Stored,
     /// The longest gap that any thread of the application saw.
@@ -188,6 +190,7 @@ impl ImageSummary {
             command: manifest.command.args.iter().map(ToString::to_string).collect(),
             regular: manifest.regular,
             rehearsed: manifest.rehearsed,
+            half_way: manifest.half_way,
             stored: Stored::of(manifest),
             stall_ms: ms(manifest.cut.stall),
         }

@@ -424,6 +424,7 @@ impl<'a> Cut<'a> {
             // What the program has asked for stays.
             regular: options.regular && !is_asked_for,
             excluded: device.kept.excluded.saturating_add(private_excluded),
+            half_way: device.half_way,
             parent,
             job_files: record.host.written.iter().map(facts::job_file).collect(),
             mapped_files: record.host.programs.iter().map(facts::mapped_file).collect(),

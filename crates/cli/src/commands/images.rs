@@ -120,6 +120,9 @@ impl Show for Details {
             )?;
         }
         writeln!(out, "rehearsed  {}", if summary.rehearsed { "yes" } else { "no" })?;
+        if summary.half_way > 0 {
+            writeln!(out, "half-way   launches of marked kernels: {}", summary.half_way)?;
+        }
         let times = &image.times;
         writeln!(
             out,

@@ -159,6 +159,7 @@ pub fn manifest() -> impl Strategy<Value = Manifest> {
                 parent,
                 regular: created_ns % 2 == 1,
                 excluded: created_ns % 3,
+                half_way: created_ns % 2,
                 lineage: (created_ns % 5 > 0).then_some(Lineage(id.0)),
                 rehearsed,
                 host: HostFacts { kernel, hostname, cpu_model, cpu_features },

@@ -176,7 +176,8 @@ fn tell(marked: &[&str], why: impl Display) {
         let is_told = |name: &String| launching.iter().any(|refusal| *refusal.kernel == **name);
         for name in functions_marked(text).into_iter().filter(|name| !is_told(name)) {
             tracing::warn!(
-                "the marked {name} cannot be stopped half-way: {why}; a checkpoint waits for its end"
+                "the marked {} cannot be stopped half-way: {why}; a checkpoint waits for its end",
+                cpt::in_source(&name)
             );
         }
     }

@@ -426,7 +426,7 @@ impl HalfWay {
             told.insert(function.name.clone());
             tracing::warn!(
                 "the marked {} is launched as it is, and a checkpoint waits for its end: {why}",
-                function.name
+                cpt::in_source(&function.name)
             );
         }
     }

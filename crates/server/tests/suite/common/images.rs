@@ -156,6 +156,7 @@ pub fn manifest(id: ImageId) -> Manifest {
         parent: None,
         regular: false,
         excluded: 0,
+        half_way: 0,
         rehearsed: false,
         host: Default::default(),
         devices: vec![],
