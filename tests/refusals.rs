@@ -319,7 +319,9 @@ fn a_store_that_becomes_full() {
             last = newest;
             break level;
         }
-        Failure::of(&output).unwrap().expect(10, &["full", place.store().to_str().unwrap()]);
+        Failure::of(&output)
+            .unwrap()
+            .expect(10, &["full", place.store().to_str().unwrap(), "the job runs on"]);
         assert_eq!(newest, last, "level {level}");
         let left = store.used().unwrap() - before;
         assert!(left < 64 << 10, "{left} bytes of an image that there is not are left at level {level}");

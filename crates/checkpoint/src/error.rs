@@ -70,6 +70,15 @@ pub struct Failure {
 }
 
 impl Failure {
+    /// Of a job that runs on: whoever reads that its store is full wonders about that first.
+    #[must_use]
+    pub(crate) fn with_the_job_running(self) -> Self {
+        match self.kind {
+            Kind::Store => Self { message: format!("{}; the job runs on", self.message), ..self },
+            _ => self,
+        }
+    }
+
     /// A failure of `kind`.
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into() }

@@ -189,7 +189,8 @@ impl Supervisor {
         let waits = options.stop.then(|| Unwatched::checkpoint(options, how.1));
         let turn = self.sessions.asks().turn(self.turn(waits, events)?);
         self.way_back.writes(true);
-        let taken = self.await_filled(events).and_then(|()| cut::take(self, options, how, events));
+        let take = || cut::take(self, options, how, events).map_err(Failure::with_the_job_running);
+        let taken = self.await_filled(events).and_then(|()| take());
         self.way_back.writes(false);
         turn.ends(taken.as_ref().map(|report| &*report.image));
         taken
