@@ -38,26 +38,38 @@ enum Victim {
     /// What the application's memory is read from.
     Copy,
     Criu,
+    /// Who tries a restart while the image is written.
+    Rehearsal,
     /// `dormouse checkpoint`.
     Client,
 }
 
 /// Who is there during a checkpoint, and during a restart, whose supervisor is its client.
-const IN_CHECKPOINT: [Victim; 6] =
-    [Victim::Supervisor, Victim::Server, Victim::Application, Victim::Copy, Victim::Criu, Victim::Client];
+const IN_CHECKPOINT: [Victim; 7] = [
+    Victim::Supervisor,
+    Victim::Server,
+    Victim::Application,
+    Victim::Copy,
+    Victim::Criu,
+    Victim::Rehearsal,
+    Victim::Client,
+];
 const IN_RESTART: [Victim; 4] = [Victim::Supervisor, Victim::Server, Victim::Application, Victim::Criu];
 
 impl Victim {
     /// Whether it comes and goes.
     fn is_visitor(self) -> bool {
-        matches!(self, Self::Copy | Self::Criu)
+        matches!(self, Self::Copy | Self::Criu | Self::Rehearsal)
     }
 
     /// Whether this is its command line.
     fn is(self, words: &[&str]) -> bool {
         let program = |word: &&str| word.rsplit('/').next().unwrap_or_default().to_owned();
         match self {
-            Self::Server => words.get(1) == Some(&"server"),
+            Self::Server | Self::Rehearsal => {
+                let rehearses = words.windows(2).any(|words| words == ["--session", "0"]);
+                words.get(1) == Some(&"server") && rehearses == (self == Self::Rehearsal)
+            }
             Self::Application | Self::Copy => words.first().map(program).as_deref() == Some(PACED),
             // The kit's is an argument of a loader of its own, until it says what it does.
             Self::Criu => words.iter().map(program).any(|name| name == "criu" || name.starts_with("criu: ")),
@@ -125,13 +137,15 @@ fn undisturbed() -> anyhow::Result<Vec<u8>> {
 }
 
 /// Kills one of them when such a part of a checkpoint, or of its own time in there, is over, and looks at what is left; whether it was there to be
-/// killed, and the checkpoint was under way.
+/// killed, and the checkpoint was under way. The job was restarted before, so the checkpoint is rehearsed.
 fn crash(victim: Victim, part: f64, native: &[u8]) -> anyhow::Result<bool> {
     let stage = Stage::new("crash")?;
     let place = stage.place();
     let job = stage.held(PACED, &ARGS)?;
     let begun = Instant::now();
-    let first = stage.checkpoint(After::LeaveRunning)?;
+    let first = stage.checkpoint(After::Stop)?;
+    let printed = job.finish()?.stdout;
+    let job = first_line(place.restart(&first)?)?;
     let delay = if victim.is_visitor() { VISIT } else { begun.elapsed() }.mul_f64(part);
     let application =
         find(Victim::Application, &place.processes(&job)?).context("there is an application")?;
@@ -154,7 +168,7 @@ fn crash(victim: Victim, part: f64, native: &[u8]) -> anyhow::Result<bool> {
         (Victim::Client, _) => is_under_way.then_some(checkpoint.id() as i32),
         (Victim::Application, _) => Some(application),
         (Victim::Server, _) => find(victim, &others()?),
-        (Victim::Copy | Victim::Criu, visitor) => visitor,
+        (Victim::Copy | Victim::Criu | Victim::Rehearsal, visitor) => visitor,
     };
     let (all, listed) = (place.processes(&job)?, Instant::now());
     let killed = killed.map_or(Ok(false), kill)?;
@@ -162,7 +176,8 @@ fn crash(victim: Victim, part: f64, native: &[u8]) -> anyhow::Result<bool> {
     stage.let_end()?;
     let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
     ensure!(!said.contains("panicked"), "{said}");
-    let finished = job.finish()?;
+    let mut finished = job.finish()?;
+    finished.stdout.splice(..0, printed);
     match victim {
         Victim::Supervisor => {}
         Victim::Server | Victim::Application if killed => {

@@ -1,5 +1,5 @@
 //! Who holds what of the memory and events that the sessions of a job share, and the way from one server to another. A thread for each
-//! session listens to its server; nothing here waits for a server's answer.
+//! session listens to its server; nothing here waits for a server's answer, but for a rehearsal's end.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -32,8 +32,10 @@ struct State {
     /// What nobody holds yet, while somebody may.
     waiting: Vec<Wish>,
     requests: u64,
-    /// A rehearsal's process, while it may take memory of a device.
-    rehearsal: Option<Arc<OwnedFd>>,
+    /// What may take memory of a device beside the sessions.
+    rehearsal: Option<Rehearsal>,
+    /// How many there were before.
+    rehearsals: u64,
     /// How often something has come to be owned by another.
     successions: u64,
 }
@@ -52,6 +54,14 @@ struct Wish {
     request: u64,
     share: ShareId,
     claim: Option<Claim>,
+}
+
+/// A rehearsal.
+struct Rehearsal {
+    /// Its pidfd.
+    process: Arc<OwnedFd>,
+    /// Whether it was ended for the program.
+    gives_way: bool,
 }
 
 /// A wish, and who was asked.
@@ -130,9 +140,9 @@ impl Broker {
         letters.into_iter().for_each(Letter::send);
     }
 
-    /// Has a rehearsal give way to the program from now on, whose process this is, by its pidfd.
+    /// Has a rehearsal give way to the program from now on, whose process this is, by its pidfd; until it is gone.
     pub fn rehearses(&self, process: OwnedFd) -> Rehearsing<'_> {
-        self.state().rehearsal = Some(Arc::new(process));
+        self.state().rehearsal = Some(Rehearsal { process: Arc::new(process), gives_way: false });
         Rehearsing(self)
     }
 
@@ -196,7 +206,7 @@ impl Broker {
     }
 }
 
-/// A rehearsal that gives way to the program, until this is dropped.
+/// A rehearsal that gives way to the program. Dropped when its process has ended: who found no room before then may find some.
 #[must_use]
 pub struct Rehearsing<'a>(&'a Broker);
 
@@ -204,13 +214,15 @@ impl Rehearsing<'_> {
     /// Whether it has.
     #[must_use]
     pub fn has_given_way(&self) -> bool {
-        self.0.state().rehearsal.is_none()
+        self.0.state().rehearsal.as_ref().is_some_and(|rehearsal| rehearsal.gives_way)
     }
 }
 
 impl Drop for Rehearsing<'_> {
     fn drop(&mut self) {
-        self.0.state().rehearsal = None;
+        let mut state = self.0.state();
+        state.rehearsal = None;
+        state.rehearsals += 1;
     }
 }
 
@@ -259,10 +271,14 @@ impl State {
                 self.letter(session, ToServer::Owned { request, owned }, None)
             }
             ToBroker::NoRoom { request } => {
-                let rehearsal = self.rehearsal.take();
-                let mut letters =
-                    self.letter(session, ToServer::Room { request, more: rehearsal.is_some() }, None);
-                letters.iter_mut().for_each(|letter| letter.behind.clone_from(&rehearsal));
+                let ended = self.rehearsals + u64::from(self.rehearsal.is_some());
+                let mut letters = self.letter(session, ToServer::Room { request, ended }, None);
+                for letter in &mut letters {
+                    letter.behind = self.rehearsal.as_mut().map(|rehearsal| {
+                        rehearsal.gives_way = true;
+                        Arc::clone(&rehearsal.process)
+                    });
+                }
                 letters
             }
         }
@@ -541,33 +557,36 @@ mod tests {
     #[test]
     fn a_rehearsal_gives_way_to_who_has_no_room() {
         let broker = Arc::new(Broker::default());
-        let server = Server::join(&broker, 1, false);
-        let asks = |request| {
-            server.say(&ToBroker::NoRoom { request });
-            let (ToServer::Room { request: answered, more }, None) = server.hear() else {
+        let [first, second] = [1, 2].map(|session| Server::join(&broker, session, false));
+        let ended_for = |server: &Server| {
+            server.say(&ToBroker::NoRoom { request: 5 });
+            let (ToServer::Room { request: 5, ended }, None) = server.hear() else {
                 panic!("another answer")
             };
-            assert_eq!(answered, request);
-            more
+            ended
         };
-        assert!(!asks(1), "there is none");
-        let mut process = std::process::Command::new("sleep").arg("600").spawn().unwrap();
-        let pidfd = pidfd_open(Pid::from_child(&process), PidfdFlags::empty()).unwrap();
-        let rehearsing = broker.rehearses(pidfd);
+        let begin = || {
+            let process = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+            let pidfd = pidfd_open(Pid::from_child(&process), PidfdFlags::empty()).unwrap();
+            (process, broker.rehearses(pidfd))
+        };
+        assert_eq!(ended_for(&first), 0, "there is none");
+        let (mut process, rehearsing) = begin();
         assert!(!rehearsing.has_given_way());
-        assert!(asks(2));
-        // It has ended by then.
+        assert_eq!(ended_for(&first), 1);
+        // It has ended by then; and whoever asks next, too, may find the room that it had.
         assert_eq!(process.try_wait().unwrap().unwrap().signal(), Some(9));
         assert!(rehearsing.has_given_way());
-        assert!(!asks(3), "once is enough");
+        assert_eq!(ended_for(&second), 1);
         drop(rehearsing);
+        assert_eq!([&first, &second].map(ended_for), [1, 1], "there was one");
 
-        let mut process = std::process::Command::new("sleep").arg("600").spawn().unwrap();
-        let pidfd = pidfd_open(Pid::from_child(&process), PidfdFlags::empty()).unwrap();
-        drop(broker.rehearses(pidfd));
-        assert!(!asks(4), "it is over");
-        assert!(process.try_wait().unwrap().is_none());
+        // One that nobody was in want of room for is over, and has given it back.
+        let (mut process, rehearsing) = begin();
         process.kill().unwrap();
         process.wait().unwrap();
+        assert!(!rehearsing.has_given_way());
+        drop(rehearsing);
+        assert_eq!([&first, &second].map(ended_for), [2, 2]);
     }
 }

@@ -405,7 +405,7 @@ impl Supervisor {
         }
         let rehearsal = Rehearsal::of(self, &mut gated.servers, states)?;
         let (receipts, rehearsed) =
-            rehearsal.beside(|| write(&mut gated.servers, states, &AtomicU64::new(0)))?;
+            rehearsal.beside(total, || write(&mut gated.servers, states, &AtomicU64::new(0)))?;
         let warnings: Vec<String> = rehearsal.finish(rehearsed, || ())?.into_iter().collect();
         if warnings.is_empty() {
             self.has_rehearsed();

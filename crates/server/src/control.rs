@@ -144,7 +144,7 @@ pub enum Ask {
     /// [`Ask::Prepare`]. Only between [`Answer::Idle`] and [`Ask::Ungate`]; if managed memory has shadows, while the application stands
     /// still. What [`Ask::BeginCapture`] has copied is copied again where the application has changed it. Answers [`Answer::Captured`].
     Capture,
-    /// Leave the object table that was captured, for [`Ask::Rehearse`]; before it is written. Answers [`Answer::Done`].
+    /// Leave the object table that was captured, for [`Ask::Rehearse`]; before it is written. Answers [`Answer::Left`].
     Leave {
         /// A folder for [`state_file`]; it is gone with the supervisor.
         states: RawPath,
@@ -239,6 +239,11 @@ pub enum Answer {
         /// Launches of marked kernels that are half-way.
         #[serde(default)]
         half_way: u64,
+    },
+    /// The object table is in [`state_file`].
+    Left {
+        /// Bytes that are free beside copies on the session's devices: on the one that has least.
+        free: u64,
     },
     /// Everything is in the store, in the writer's pack.
     Written {

@@ -166,16 +166,28 @@ impl Device {
     }
 }
 
-/// Has the servers leave the object tables that they have captured in this folder, each with the number of its session.
+/// Object tables in files.
+#[derive(Default)]
+pub struct Tables {
+    /// Each with the number of its session.
+    pub files: Vec<(u32, PathBuf)>,
+    /// Bytes that are free on the sessions' devices beside copies: on the one that has least.
+    pub free: u64,
+}
+
+/// Has the servers leave the object tables that they have captured in this folder.
 ///
 /// # Errors
 /// The first server's that fails.
-pub fn leave(servers: &mut Servers<'_>, states: &Path) -> Result<Vec<(u32, PathBuf)>, Failure> {
-    side_by_side(processes(servers), |server| {
-        server.tell(&Ask::Leave { states: states.into() })?;
-        let session = server.session();
-        Ok((session, control::state_file(states, session)))
-    })
+pub fn leave(servers: &mut Servers<'_>, states: &Path) -> Result<Tables, Failure> {
+    let ask = &Ask::Leave { states: states.into() };
+    let left = side_by_side(processes(servers), |server| match server.ask(ask, &mut |_, _| {})? {
+        Answer::Left { free } => Ok((server.session(), free)),
+        other => Err(server.unexpected(&other)),
+    })?;
+    let free = left.iter().map(|(_, free)| *free).min().unwrap_or(u64::MAX);
+    let file = |(session, _): &(u32, u64)| (*session, control::state_file(states, *session));
+    Ok(Tables { files: left.iter().map(file).collect(), free })
 }
 
 /// Has the servers write what they have captured, side by side; `done` is how many bytes they have.

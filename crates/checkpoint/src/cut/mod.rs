@@ -369,8 +369,9 @@ impl<'a> Cut<'a> {
                 receipts
             })
         };
-        let (mut receipts, rehearsed) =
-            rehearsal.beside(|| telling(total, (&self.writer, &device_done), self.events, write_all))?;
+        let takes = if self.writer.is_in_memory() { total } else { 0 };
+        let write_and_tell = || telling(total, (&self.writer, &device_done), self.events, write_all);
+        let (mut receipts, rehearsed) = rehearsal.beside(takes, write_and_tell)?;
         // The copies of the processes, too.
         drop(left_out);
         let stopped = match rest {

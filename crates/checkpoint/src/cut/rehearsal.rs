@@ -1,7 +1,7 @@
 //! Trying a restart before its image is published: every object at its address again, in a fresh server. That takes the driver a third of a second, so
 //! it is done while the image is written.
 
-use super::capture::leave;
+use super::capture::{Tables, leave};
 use super::gate::Servers;
 use crate::error::{Failure, Kind};
 use crate::server_process::ServerProcess;
@@ -10,17 +10,18 @@ use crate::supervisor::Supervisor;
 use crate::work::WorkFolder;
 use server::control::{Answer, Ask, Start};
 use server::memory::Managed;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::thread::Builder;
 use std::time::Instant;
 
-/// Where less memory is left than that, the image is written first, bytes.
-const BESIDE_WRITING: u64 = 1 << 30;
+/// Where less memory of the host is left than that, or of a device, the image is written first, bytes: a process with a context has 0.5 GB of either.
+const HOST_BESIDE_WRITING: u64 = 1 << 30;
+const DEVICE_BESIDE_WRITING: u64 = 2 << 30;
 
 /// The object tables of a job that are to be rehearsed.
 pub struct Rehearsal<'a> {
     job: &'a Supervisor,
-    states: Vec<(u32, PathBuf)>,
+    tables: Tables,
 }
 
 /// What came of it.
@@ -40,26 +41,36 @@ impl<'a> Rehearsal<'a> {
     /// # Errors
     /// The first server's that fails.
     pub fn of(job: &'a Supervisor, servers: &mut Servers<'_>, states: &Path) -> Result<Self, Failure> {
-        let states = if job.is_rehearsed() { Vec::new() } else { leave(servers, states)? };
-        Ok(Self { job, states })
+        let tables = if job.is_rehearsed() { Tables::default() } else { leave(servers, states)? };
+        Ok(Self { job, tables })
     }
 
-    /// Replays the tables while the image is written, if there is memory for that.
+    /// Replays the tables while the image is written, if there is memory for that beside what `write` takes of the host's for the image itself, bytes.
     ///
     /// # Errors
     /// Those of `write`, and [`Self::replay`]'s.
     pub fn beside<T>(
         &self,
+        takes: u64,
         write: impl FnOnce() -> Result<T, Failure>,
     ) -> Result<(T, Option<Outcome>), Failure> {
-        if self.states.is_empty() || host::memory::available() < BESIDE_WRITING {
+        let has_room = self.tables.free >= DEVICE_BESIDE_WRITING
+            && host::memory::available() >= takes.saturating_add(HOST_BESIDE_WRITING);
+        if self.tables.files.is_empty() || !has_room {
             return Ok((write()?, None));
         }
+        let began = Instant::now();
+        let replay = || {
+            let outcome = self.replay();
+            if let Some(trace) = self.job.sessions.trace() {
+                trace.span("rehearsing", began);
+            }
+            outcome
+        };
         std::thread::scope(|scope| {
-            let rehearsing =
-                Builder::new().name("rehearsal".to_owned()).spawn_scoped(scope, || self.replay()).ok();
+            let rehearsing = Builder::new().name("rehearsal".to_owned()).spawn_scoped(scope, replay).ok();
             let written = write()?;
-            let outcome = rehearsing.map(|rehearsing| rehearsing.join().unwrap_or_else(|_| Err(panicked())));
+            let outcome = rehearsing.map(|thread| thread.join().unwrap_or_else(|_| Err(panicked())));
             Ok((written, outcome.transpose()?))
         })
     }
@@ -70,7 +81,7 @@ impl<'a> Rehearsal<'a> {
     /// As [`Self::replay`]'s.
     pub fn finish(&self, before: Option<Outcome>, begins: impl FnOnce()) -> Result<Option<String>, Failure> {
         let outcome = match before {
-            None if self.states.is_empty() => Outcome::Rehearsed,
+            None if self.tables.files.is_empty() => Outcome::Rehearsed,
             None | Some(Outcome::NoRoom(_)) => {
                 begins();
                 self.replay()?
@@ -88,12 +99,7 @@ impl<'a> Rehearsal<'a> {
     /// # Errors
     /// [`Kind::Refused`] when an object or an address differs: a restart would fail.
     fn replay(&self) -> Result<Outcome, Failure> {
-        let began = Instant::now();
-        let outcome = verdict(self.states.iter().map(|(session, state)| replay(self.job, *session, state)));
-        if let Some(trace) = self.job.sessions.trace() {
-            trace.span("rehearsing", began);
-        }
-        outcome
+        verdict(self.tables.files.iter().map(|(session, state)| replay(self.job, *session, state)))
     }
 }
 
@@ -113,6 +119,8 @@ fn verdict(replays: impl Iterator<Item = Result<(), Failure>>) -> Result<Outcome
                     "the restart was not rehearsed, because the device's memory is used up: {failure}"
                 ));
             }
+            // What found no room can be tried again.
+            Err(_) if matches!(outcome, Outcome::NoRoom(_)) => {}
             Err(failure) => {
                 outcome = Outcome::Untried(format!("the restart was not rehearsed: {failure}"));
             }
@@ -128,7 +136,11 @@ fn replay(job: &Supervisor, session: u32, state: &Path) -> Result<(), Failure> {
     let mut server = ServerProcess::start(0, &work.session(), (&target, visible), &Start::Rehearsal, None)?;
     let rehearsing = job.sessions.broker().rehearses(server.pidfd()?);
     let replayed = replay_in(&mut server, state);
-    if replayed.is_err() && rehearsing.has_given_way() {
+    // What it has of a device is given back first, and whoever asks for it meanwhile waits for that.
+    server.kill();
+    let has_given_way = rehearsing.has_given_way();
+    drop(rehearsing);
+    if replayed.is_err() && has_given_way {
         let message = "the program needed what the rehearsal had of it";
         return Err(Failure::new(Kind::DeviceFull, message));
     }
@@ -167,6 +179,7 @@ mod tests {
             assert!(warning.contains("not rehearsed") && warning.ends_with("so it is"), "{warning}");
             assert_eq!(matches!(outcome, Outcome::NoRoom(_)), kind == Kind::DeviceFull);
         }
+        assert!(matches!(of(&[Some(Kind::DeviceFull), Some(Kind::Failed)]), Ok(Outcome::NoRoom(_))));
         assert_eq!(of(&[Some(Kind::Failed), Some(Kind::Refused)]).unwrap_err().kind, Kind::Refused);
     }
 }

@@ -333,7 +333,7 @@ impl Server {
         let taken = self.taken.as_ref().ok_or_else(nothing_captured)?;
         let state = taken.0.state().map_err(|error| self.not_captured(&error))?;
         write_file(&control::state_file(states, self.number), &state)?;
-        Ok(Answer::Done)
+        Ok(Answer::Left { free: self.session.least_free().unwrap_or(u64::MAX) })
     }
 
     /// `Err` with the answer when it failed.

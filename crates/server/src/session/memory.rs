@@ -27,13 +27,14 @@ impl Session {
     ) -> Result<T> {
         let memory = self.device_memory(device)?;
         let mut backoff = Backoff::new();
+        let mut rehearsals = self.config.sharing.rehearsals();
         loop {
             match make() {
                 Err(failure) if failure.code == CuError::OUT_OF_MEMORY => {}
                 made => return made,
             }
             match memory.make_room(bytes, self.free_on(device)?)? {
-                Room::Same if self.make_way(memory, bytes)? => {}
+                Room::Same if self.make_way(memory, bytes, &mut rehearsals)? => {}
                 Room::Same => return Err(CuError::OUT_OF_MEMORY.into()),
                 Room::More => {}
                 Room::Later if self.is_ending() => return Err(CuError::DEVICE_UNAVAILABLE.into()),
@@ -66,6 +67,12 @@ impl Session {
     pub(super) fn free_on(&self, device: usize) -> Result<u64> {
         let info = self.context_on(device).map(|ctx| self.backend().memory_info(ctx.raw)).transpose()?;
         Ok(info.map_or(0, |(free, _)| free))
+    }
+
+    /// Bytes that are free on the session's devices: on the one that has least, where it has a context on any.
+    pub(crate) fn least_free(&self) -> Option<u64> {
+        let devices = (0..self.devices.len()).filter(|device| self.context_on(*device).is_some());
+        devices.map(|device| self.free_on(device).unwrap_or(0)).min()
     }
 
     /// A marker behind all that a stream has been given so far; `None` when that is over.

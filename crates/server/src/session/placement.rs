@@ -98,23 +98,29 @@ impl Session {
         bytes: u64,
         allocate: impl Fn() -> Result<T>,
     ) -> Result<T> {
+        let mut rehearsals = self.config.sharing.rehearsals();
         loop {
             match allocate() {
-                Err(failure) if failure.code == CuError::OUT_OF_MEMORY && self.make_way(memory, bytes)? => {}
+                Err(failure)
+                    if failure.code == CuError::OUT_OF_MEMORY
+                        && self.make_way(memory, bytes, &mut rehearsals)? => {}
                 made => return made,
             }
         }
     }
 
-    /// Makes room for an allocation that found none: has a rehearsal end, or a region go to the host. False when that is of no use.
-    pub(super) fn make_way(&self, memory: &DeviceMemory, bytes: u64) -> Result<bool> {
+    /// Makes room for an allocation that found none: has a rehearsal end, or a region go to the host. False when that is of no use. `rehearsals` is how
+    /// many had ended before it was tried.
+    pub(super) fn make_way(&self, memory: &DeviceMemory, bytes: u64, rehearsals: &mut u64) -> Result<bool> {
+        let ended = self.config.sharing.end_rehearsal(|| self.is_ending());
+        if ended > *rehearsals {
+            *rehearsals = ended;
+            return Ok(true);
+        }
         let device = memory.device();
         let free = self.free_on(device)?;
         if free >= bytes.saturating_add(SLACK) {
             return Ok(false);
-        }
-        if self.config.sharing.end_rehearsal() {
-            return Ok(true);
         }
         // At least something, since what is free is not of use as it is.
         let missing = bytes.saturating_sub(free).max(1);

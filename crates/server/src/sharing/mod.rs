@@ -43,12 +43,14 @@ pub trait Giver: Send + Sync {
 enum Answer {
     Opened(Result<Given>),
     Owned(Vec<bool>),
-    Room(bool),
+    Room(u64),
 }
 
 /// A session's way to the others.
 pub struct Sharing {
     way: Way,
+    /// How many rehearsals of the job have ended, as far as this session has asked.
+    rehearsals: AtomicU64,
     giver: OnceLock<Weak<dyn Giver>>,
 }
 
@@ -126,7 +128,7 @@ impl Sharing {
     }
 
     fn by(way: Way) -> Arc<Self> {
-        Arc::new(Self { way, giver: OnceLock::new() })
+        Arc::new(Self { way, rehearsals: AtomicU64::new(0), giver: OnceLock::new() })
     }
 
     /// Others are given what they want by `giver`, on a thread of their own.
@@ -211,10 +213,19 @@ impl Sharing {
         Ok(all)
     }
 
-    /// Has a rehearsal end that takes memory of a device; whether there was one. Not while a lock is held that a gift needs.
-    pub fn end_rehearsal(&self) -> bool {
-        let Way::Broker(broker) = &self.way else { return false };
-        matches!(broker.ask(|request| ToBroker::NoRoom { request }, || false), Ok(Answer::Room(true)))
+    /// How many rehearsals of the job have ended, as far as is known here.
+    pub fn rehearsals(&self) -> u64 {
+        self.rehearsals.load(Ordering::Relaxed)
+    }
+
+    /// Has a rehearsal end that may take memory of a device; how many have ended then. What found no room when there were fewer may find
+    /// some now. Not while a lock is held that a gift needs; `give_up` ends the wait.
+    pub fn end_rehearsal(&self, give_up: impl Fn() -> bool) -> u64 {
+        let Way::Broker(broker) = &self.way else { return 0 };
+        if let Ok(Answer::Room(ended)) = broker.ask(|request| ToBroker::NoRoom { request }, give_up) {
+            self.rehearsals.fetch_max(ended, Ordering::Relaxed);
+        }
+        self.rehearsals()
     }
 }
 
@@ -281,8 +292,8 @@ impl Broker {
                 Ok(Some((ToServer::Owned { request, owned }, _))) => {
                     self.answered(request, Answer::Owned(owned));
                 }
-                Ok(Some((ToServer::Room { request, more }, _))) => {
-                    self.answered(request, Answer::Room(more));
+                Ok(Some((ToServer::Room { request, ended }, _))) => {
+                    self.answered(request, Answer::Room(ended));
                 }
                 Ok(None) => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

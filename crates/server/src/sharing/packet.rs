@@ -52,7 +52,7 @@ pub enum ToBroker {
         /// Of which.
         shares: Vec<ShareId>,
     },
-    /// Its device has no room for what the program allocates: a rehearsal that has some is to end.
+    /// Its device has no room for what the program allocates: a rehearsal that may have some is to end.
     NoRoom {
         /// Which request.
         request: u64,
@@ -96,8 +96,8 @@ pub enum ToServer {
     Room {
         /// Which request.
         request: u64,
-        /// Whether there was one, which has ended.
-        more: bool,
+        /// How many rehearsals of the job have ended.
+        ended: u64,
     },
 }
 

@@ -133,7 +133,7 @@ fn answer(
             send(socket, &ToServer::Owned { request, owned }, None).unwrap();
         }
         ToBroker::NoRoom { request } => {
-            send(socket, &ToServer::Room { request, more: false }, None).unwrap();
+            send(socket, &ToServer::Room { request, ended: 0 }, None).unwrap();
         }
     }
 }
