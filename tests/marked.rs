@@ -81,6 +81,11 @@ fn a_kernel_that_prints_stops_half_way() {
     std::thread::sleep(Duration::from_millis(300));
     let Report { image, half_way, .. } = stage.reported_checkpoint(After::LeaveRunning).unwrap();
     assert_eq!(half_way, 1);
+    let mut inspect = stage.place().dormouse("inspect");
+    let inspected =
+        inspect.args(["--json", "--store"]).arg(stage.place().store()).arg(&image).output().unwrap();
+    let inspected: serde_json::Value = serde_json::from_slice(&inspected.stdout).unwrap();
+    assert_eq!(inspected["half_way"], 1, "{inspected}");
     let printed = stage.place().kill_everything(job).unwrap();
     assert!(!String::from_utf8_lossy(&printed).contains("step 2 sum"), "it is over too soon");
     let finished = stage.place().restart(&image).unwrap().finish().unwrap();

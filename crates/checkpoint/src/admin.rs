@@ -404,7 +404,10 @@ impl Asked {
 }
 
 fn ended() -> Failure {
-    Failure::new(Kind::Ended, "the job ended before its supervisor answered; nothing was published")
+    Failure::new(
+        Kind::Ended,
+        "the job's supervisor ended before it answered, so what came of this is not known: `dormouse ls` has its images",
+    )
 }
 
 fn no_answer(error: io::Error) -> Failure {

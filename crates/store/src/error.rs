@@ -447,7 +447,7 @@ fn what_is_near(inside: Option<&(String, u64)>) -> String {
 }
 
 /// What can be done about damage.
-pub(crate) const RESCUE: &str = "bring the file back from a copy, or use another image (`dormouse ls`)";
+pub(crate) const RESCUE: &str = "bring the file back from a copy, or use another image (`dormouse verify`, with this store, tells which are whole)";
 
 /// What comes of it when a damaged pack is moved out of the store: the jobs still have the memory.
 pub(crate) const WRITTEN_ANEW: &str =

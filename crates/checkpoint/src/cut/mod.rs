@@ -316,6 +316,7 @@ impl<'a> Cut<'a> {
     ) -> Result<Report, Failure> {
         let Self { job, options, .. } = self;
         let is_asked_for = job.sessions.asks().is_cut(options);
+        let created_ns = facts::now_ns();
         let Still { captured, gated, held, closed, drain, retries } = still;
         let Captured { mut frozen, host_time, device, device_time } = captured;
         let shared_at = Instant::now();
@@ -422,6 +423,7 @@ impl<'a> Cut<'a> {
         // An image names the one before it only where both lie.
         let parent = job.newest_image().filter(|image| self.store.manifest(image).is_ok());
         let manifest = Manifest {
+            created_ns,
             // What the program has asked for stays.
             regular: options.regular && !is_asked_for,
             excluded: device.kept.excluded.saturating_add(private_excluded),

@@ -117,6 +117,12 @@ fn start(flags: Restart, waiting: Option<Arc<Waiting>>) -> Result<(Ended, String
     warning.into_iter().for_each(|warning| tracing::warn!("{warning}"));
     tell_of_far_memory(&flags.machine, managed);
     let device = device_for(&flags, &restart)?;
+    let regularly = flags.regularly.wanted()?;
+    if regularly.is_none() && restart.summary().regular && !flags.arriving {
+        tracing::warn!(
+            "this image was taken regularly, and no more are from now on: `dormouse restart` takes `--every`, `--plan` and `--mtbf-gpu`, too"
+        );
+    }
     let settings = Settings {
         point_wait: flags.regularly.point_wait(),
         managed,
@@ -129,7 +135,7 @@ fn start(flags: Restart, waiting: Option<Arc<Waiting>>) -> Result<(Ended, String
         shared_memory: shared_memory_for(&flags, &restart),
         device_memory: device_memory_for(&flags, &restart),
         trace: flags.trace.trace.clone(),
-        regularly: flags.regularly.wanted()?,
+        regularly,
         profile,
         continued: flags.on_failure.restart_on_failure.is_some(),
     };

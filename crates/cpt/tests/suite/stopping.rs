@@ -16,6 +16,12 @@ fn compare(name: &str, shape: Shape, input: &[u8], params: &dyn Fn(u64) -> Vec<u
     for (poll, half_way) in POLLS {
         compare_polls(name, shape, input, params, poll, half_way);
     }
+    // What images are known by goes on where the twin that is loaded has stopped, and the other way round.
+    let module = ptx::parse(KERNELS).unwrap();
+    let (known, loaded) = (cpt::identity(&module).unwrap().unwrap(), cpt::rewrite(&module).unwrap().unwrap());
+    assert_ne!(known, loaded.text);
+    let gpu = Gpu::of(&[&known, &loaded.text]);
+    compare_on(&gpu, &loaded, (name, shape, input, params), (Poll::default(), 20));
 }
 
 /// Runs a kernel as it was written, then rewritten without a stop, then with stops, on the same `input`; what lies in memory then has to be the same.

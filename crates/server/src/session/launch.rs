@@ -55,8 +55,11 @@ impl Session {
         let function = self.launched(caller, launch.ctx, launch.callee)?;
         check_attributes(&launch.attributes)?;
         if (launch.params.0.len() as u64) < function.params_bytes()? {
-            let detail =
-                format!("{}: {} bytes of parameters are too few", function.name, launch.params.0.len());
+            let detail = format!(
+                "{}: {} bytes of parameters are too few",
+                cpt::in_source(&function.name),
+                launch.params.0.len()
+            );
             return Err(Failure::new(CuError::INVALID_VALUE, detail));
         }
         let handle = match launch.callee {
@@ -92,7 +95,7 @@ impl Session {
         };
         self.backend()
             .launch(stream.ctx.raw, &launch)
-            .map_err(|code| Failure::new(code, format!("launch of {}", function.name)))
+            .map_err(|code| Failure::new(code, format!("launch of {}", cpt::in_source(&function.name))))
     }
 }
 

@@ -64,6 +64,27 @@ fn an_allocation_is_given_as_long_as_it_lives() {
     let _ = app.kill();
 }
 
+/// What finds no room is tried once more for each rehearsal that has ended since it was tried, which may have had that room.
+#[test]
+fn room_that_a_rehearsal_has_had_is_looked_for() {
+    let (neighbour, sharing) = Neighbour::new(&[], true);
+    let (app, mut thread) = App::with_others_and_memory(sharing, 64 << 20);
+    let mut asks_for_too_much = || {
+        let before = neighbour.without_room();
+        let too_much = thread.call(MemAlloc { ctx: CTX, bytes: 128 << 20 });
+        assert_eq!(too_much, Err(CuError::OUT_OF_MEMORY));
+        neighbour.without_room() - before
+    };
+    assert_eq!(asks_for_too_much(), 1);
+    neighbour.has_rehearsed();
+    assert_eq!([asks_for_too_much(), asks_for_too_much()], [2, 1]);
+    neighbour.has_rehearsed();
+    neighbour.has_rehearsed();
+    assert_eq!([asks_for_too_much(), asks_for_too_much()], [2, 1]);
+    let _ = app.kill();
+    neighbour.end();
+}
+
 #[test]
 fn what_is_opened_is_counted() {
     let (neighbour, sharing) = Neighbour::new(&[(SHARE, &[7, 8, 9])], true);

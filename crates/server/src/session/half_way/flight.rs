@@ -6,6 +6,7 @@ use crate::lock;
 use crate::objects::{Function, Marker, Stream, Twin};
 use backend::{Backend, Fill, Launch, Range};
 use cpt::{Group, context};
+use std::borrow::Cow;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 use wire::{CuError, LaunchValue};
@@ -148,8 +149,8 @@ impl Flight {
         lock(&self.stage)
     }
 
-    pub(super) fn name(&self) -> &str {
-        &self.function.name
+    pub(super) fn name(&self) -> Cow<'_, str> {
+        cpt::in_source(&self.function.name)
     }
 
     /// Whether it is known to be done; asks little, and waits for nobody.

@@ -23,7 +23,7 @@ pub struct HalfWayRecord {
     pub ctx: ContextId,
     /// Its name.
     pub kernel: String,
-    /// BLAKE3 of the PTX that its twin is in.
+    /// BLAKE3 of what its module is known by ([`cpt::identity`]).
     pub code: [u8; 32],
     /// How it was launched.
     pub launched: Launched,
@@ -61,7 +61,7 @@ fn is_alike(device: usize, then: &[DeviceFacts], now: &[DeviceFacts]) -> bool {
 
 impl std::fmt::Display for HalfWayRecord {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "kernel {}, which is half-way in {},", self.kernel, self.stream)
+        write!(f, "kernel {}, which is half-way in {},", cpt::in_source(&self.kernel), self.stream)
     }
 }
 

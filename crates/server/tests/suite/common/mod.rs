@@ -123,6 +123,11 @@ impl App {
         Self::with_context_on(backend(), sharing, Managed::Coherent)
     }
 
+    /// The same on a device with so much memory.
+    pub fn with_others_and_memory(sharing: Arc<Sharing>, memory: u64) -> (Self, Thread) {
+        Self::with_context_on(backend_of(memory), sharing, Managed::Coherent)
+    }
+
     /// A fresh session with a way to others.
     pub fn start_with(sharing: Arc<Sharing>) -> Self {
         Self::start_on(backend(), sharing, Managed::Coherent)

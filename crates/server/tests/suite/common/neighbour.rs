@@ -22,6 +22,9 @@ struct State {
     held: Vec<ShareId>,
     /// Whether it owns everything.
     owns: bool,
+    /// How many rehearsals have ended, and how often the session has had no room.
+    rehearsals: u64,
+    without_room: u64,
 }
 
 /// The neighbour.
@@ -81,6 +84,16 @@ impl Neighbour {
         self.state.lock().unwrap().held.clone()
     }
 
+    /// A rehearsal has ended.
+    pub fn has_rehearsed(&self) {
+        self.state.lock().unwrap().rehearsals += 1;
+    }
+
+    /// How often the session has had no room.
+    pub fn without_room(&self) -> u64 {
+        self.state.lock().unwrap().without_room
+    }
+
     /// Words of a piece.
     pub fn words(&self, share: ShareId, count: usize) -> Vec<u32> {
         words(&self.state.lock().unwrap().files[&share], 0, count)
@@ -133,7 +146,8 @@ fn answer(
             send(socket, &ToServer::Owned { request, owned }, None).unwrap();
         }
         ToBroker::NoRoom { request } => {
-            send(socket, &ToServer::Room { request, ended: 0 }, None).unwrap();
+            state.without_room += 1;
+            send(socket, &ToServer::Room { request, ended: state.rehearsals }, None).unwrap();
         }
     }
 }
