@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use dormouse_tests::Stage;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use testkit::job::{Job, LIMIT};
 use testkit::manifest::Managed;
 use testkit::outcome::Exit;
@@ -92,6 +92,28 @@ fn a_kernel_that_prints_stops_half_way() {
     assert_eq!(finished.exit, Exit::Code(0), "{}", finished.stderr);
     let printed = [printed, finished.stdout].concat();
     assert_eq!(String::from_utf8_lossy(&printed), String::from_utf8_lossy(&whole));
+}
+
+/// The device is given up in the middle of a launch, which goes on where it was.
+#[test]
+fn a_kernel_is_suspended_half_way() {
+    let stage = Stage::on(Device::Soft, "marked_asleep").unwrap();
+    let args = ["2", "600000"];
+    let whole = stage.started("marked_printf", &args).unwrap().finish().unwrap().stdout;
+    let job = stage.started("marked_printf", &args).unwrap();
+    assert!(job.stdout.wait_for_line(LIMIT));
+    // Within the second launch.
+    std::thread::sleep(Duration::from_millis(300));
+    let report = stage.place().asked("suspend").output().unwrap().stdout;
+    let report: serde_json::Value = serde_json::from_slice(&report).unwrap();
+    let drain = Duration::from_secs_f64(report["drain_ms"].as_f64().unwrap() / 1e3);
+    stage.place().resume().unwrap();
+    let resumed = Instant::now();
+    let finished = job.finish().unwrap();
+    assert_eq!(finished.exit, Exit::Code(0), "{}", finished.stderr);
+    // A launch that had been waited for would be over.
+    assert!(resumed.elapsed() > drain * 2, "{report}");
+    assert_eq!(String::from_utf8_lossy(&finished.stdout), String::from_utf8_lossy(&whole));
 }
 
 /// How often a kernel polls is in none of its frames: what has stopped goes on however it polls then.

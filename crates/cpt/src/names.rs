@@ -45,7 +45,7 @@ mod tests {
         ] {
             assert_eq!(in_source(mangled), source);
         }
-        // Each of so many pairs is made of two of the pair before.
+        // Each of so many pairs has the one before in it.
         let pairs = (0..30).fold("St4pairIiiE".to_owned(), |inner, _| format!("St4pairI{inner}iE"));
         let long = format!("_Z1fI{pairs}EvT_");
         assert_eq!(in_source(&long), long);
