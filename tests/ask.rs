@@ -250,11 +250,7 @@ fn excluding(stage: &Stage, how: &str) -> Finished {
 
 /// What the store says of an image's bytes.
 fn stored(stage: &Stage, image: &str) -> serde_json::Value {
-    let mut command = stage.place().dormouse("inspect");
-    command.args([image, "--json", "--store"]).arg(stage.place().store());
-    let output = command.output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap()["stored"].clone()
+    stage.inspect(image).unwrap()["stored"].clone()
 }
 
 /// How many words of its two buffers a guest has found changed, at each of its steps.

@@ -262,6 +262,15 @@ impl Stage {
         let listing: Listing = serde_json::from_str(&said).context("dormouse ls said something else")?;
         Ok(listing.images.into_iter().map(|image| image.id).collect())
     }
+
+    /// What `dormouse inspect` says of an image.
+    pub fn inspect(&self, image: &str) -> anyhow::Result<serde_json::Value> {
+        let mut command = self.place().dormouse("inspect");
+        command.args([image, "--json", "--store"]).arg(self.place().store());
+        let output = command.output().context("cannot run dormouse inspect")?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).context("dormouse inspect said something else")
+    }
 }
 
 /// What is read of `dormouse ls --json`.

@@ -8,6 +8,14 @@ use testkit::manifest::Managed;
 use testkit::outcome::Exit;
 use testkit::place::{After, Device, Place, Report};
 
+/// A guest in the middle of its second launch, of which it prints a line at its end.
+fn in_its_second_launch(stage: &Stage, guest: &str, args: &[&str]) -> Job {
+    let job = stage.started(guest, args).unwrap();
+    assert!(job.stdout.wait_for_line(LIMIT));
+    std::thread::sleep(Duration::from_millis(300));
+    job
+}
+
 /// Two launches of some seconds each; the guests compare with what the host computes.
 fn stops_and_goes_on(guest: &str, args: [&str; 2]) {
     let stage = Stage::on(Device::Soft, guest).unwrap();
@@ -75,16 +83,10 @@ fn a_kernel_that_prints_stops_half_way() {
     let stage = Stage::on(Device::Soft, "marked_printf").unwrap();
     let args = ["2", "600000"];
     let whole = stage.started("marked_printf", &args).unwrap().finish().unwrap().stdout;
-    let job = stage.started("marked_printf", &args).unwrap();
-    assert!(job.stdout.wait_for_line(LIMIT));
-    // Within the second launch, whose lines come at its end.
-    std::thread::sleep(Duration::from_millis(300));
+    let job = in_its_second_launch(&stage, "marked_printf", &args);
     let Report { image, half_way, .. } = stage.reported_checkpoint(After::LeaveRunning).unwrap();
     assert_eq!(half_way, 1);
-    let mut inspect = stage.place().dormouse("inspect");
-    let inspected =
-        inspect.args(["--json", "--store"]).arg(stage.place().store()).arg(&image).output().unwrap();
-    let inspected: serde_json::Value = serde_json::from_slice(&inspected.stdout).unwrap();
+    let inspected = stage.inspect(&image).unwrap();
     assert_eq!(inspected["half_way"], 1, "{inspected}");
     let printed = stage.place().kill_everything(job).unwrap();
     assert!(!String::from_utf8_lossy(&printed).contains("step 2 sum"), "it is over too soon");
@@ -100,10 +102,7 @@ fn a_kernel_is_suspended_half_way() {
     let stage = Stage::on(Device::Soft, "marked_asleep").unwrap();
     let args = ["2", "600000"];
     let whole = stage.started("marked_printf", &args).unwrap().finish().unwrap().stdout;
-    let job = stage.started("marked_printf", &args).unwrap();
-    assert!(job.stdout.wait_for_line(LIMIT));
-    // Within the second launch.
-    std::thread::sleep(Duration::from_millis(300));
+    let job = in_its_second_launch(&stage, "marked_printf", &args);
     let report = stage.place().asked("suspend").output().unwrap().stdout;
     let report: serde_json::Value = serde_json::from_slice(&report).unwrap();
     let drain = Duration::from_secs_f64(report["drain_ms"].as_f64().unwrap() / 1e3);
@@ -120,9 +119,7 @@ fn a_kernel_is_suspended_half_way() {
 #[test]
 fn a_kernel_goes_on_with_polls_of_another_kind() {
     let stage = Stage::on(Device::Soft, "other_polls").unwrap();
-    let job = stage.started("marked_stencil", &["2", "150000"]).unwrap();
-    assert!(job.stdout.wait_for_line(LIMIT));
-    std::thread::sleep(Duration::from_millis(300));
+    let job = in_its_second_launch(&stage, "marked_stencil", &["2", "150000"]);
     let image = stage.checkpoint(After::LeaveRunning).unwrap();
     stage.place().kill_everything(job).unwrap();
     let printed = |poll: &str| {

@@ -1,10 +1,8 @@
 //! Who holds what of the memory and events that the sessions of a job share, and the way from one server to another. A thread for each
 //! session listens to its server; nothing here waits for a server's answer, but for a rehearsal's end.
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
-use rustix::process::{Signal, pidfd_send_signal};
 use server::sharing::{Gift, Refusal, ToBroker, ToServer, receive, send};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -15,8 +13,6 @@ use wire::{Claim, CuError, ShareId};
 
 /// A server that takes no packet for this long takes part no longer.
 const SILENCE: Duration = Duration::from_secs(10);
-/// How long the driver may take to end a rehearsal.
-const DYING: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 
 /// The broker of a job.
 #[derive(Default)]
@@ -81,8 +77,10 @@ struct Letter {
 
 impl Letter {
     fn send(self) {
-        if let Some(process) = &self.behind {
-            end(process);
+        if let Some(process) = &self.behind
+            && let Err(error) = host::pidfd::end(process)
+        {
+            tracing::warn!("a rehearsal that is in the program's way does not end: {error}");
         }
         if let Err(error) = send(&self.to, &self.message, self.file.as_ref().map(AsFd::as_fd)) {
             match error.kind() {
@@ -223,20 +221,6 @@ impl Drop for Rehearsing<'_> {
         let mut state = self.0.state();
         state.rehearsal = None;
         state.rehearsals += 1;
-    }
-}
-
-/// Kills a process, and waits until it has given back what it had.
-fn end(process: &OwnedFd) {
-    let killed = pidfd_send_signal(process, Signal::KILL).map_err(io::Error::from);
-    let ended = killed.and_then(|()| {
-        let mut polled = [PollFd::new(process, PollFlags::IN)];
-        Ok(rustix::io::retry_on_intr(|| poll(&mut polled, Some(&DYING)))?)
-    });
-    match ended {
-        Ok(0) => tracing::warn!("a rehearsal that is in the program's way does not end"),
-        Ok(_) => {}
-        Err(error) => tracing::debug!("a rehearsal has ended before it was killed: {error}"),
     }
 }
 

@@ -111,20 +111,12 @@ impl ServerProcess {
         self.session
     }
 
-    /// Its pid.
-    #[must_use]
-    pub fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
     /// A descriptor of its process.
     ///
     /// # Errors
     /// When there is none to be had.
-    pub fn pidfd(&self) -> Result<OwnedFd, Failure> {
-        let opened = pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty());
-        let what = format_args!("the GPU server of session {} cannot be watched", self.session);
-        opened.map_err(|error| Failure::of(what, &io::Error::from(error)))
+    pub fn pidfd(&self) -> io::Result<OwnedFd> {
+        Ok(pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty())?)
     }
 
     /// Waits for the answer to the last question, passing on progress. Answers to questions that were given up are dropped.

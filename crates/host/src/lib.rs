@@ -68,6 +68,7 @@ pub mod memory;
 mod mounts;
 mod net;
 mod pagescan;
+pub mod pidfd;
 pub mod privilege;
 pub mod raw;
 pub mod signals;

@@ -1,16 +1,8 @@
 //! The process that a session serves, as this machine knows it.
 
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::io::Errno;
-use rustix::process::{Signal, pidfd_send_signal};
-use rustix::time::Timespec;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::{Duration, Instant};
-
-/// How long one that was killed may take to be gone.
-const DYING: Duration = Duration::from_secs(10);
 
 /// The application.
 pub struct Application {
@@ -36,20 +28,7 @@ impl Application {
     /// # Errors
     /// `TimedOut` when it does after 10 s.
     pub(crate) fn end(&self) -> io::Result<()> {
-        match pidfd_send_signal(&self.pidfd, Signal::KILL) {
-            Err(Errno::SRCH) => return Ok(()),
-            sent => sent?,
-        }
-        let until = Instant::now() + DYING;
-        loop {
-            let rest = until.saturating_duration_since(Instant::now());
-            let mut ended = [PollFd::new(&self.pidfd, PollFlags::IN)];
-            match poll(&mut ended, Timespec::try_from(rest).ok().as_ref()) {
-                Err(Errno::INTR) => {}
-                Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
-                polled => return polled.map(drop).map_err(io::Error::from),
-            }
-        }
+        host::pidfd::end(&self.pidfd)
     }
 
     /// What it has mapped.

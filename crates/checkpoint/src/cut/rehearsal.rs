@@ -134,7 +134,8 @@ fn replay(job: &Supervisor, session: u32, state: &Path) -> Result<(), Failure> {
     let target = Destination { managed: Managed::Coherent, ..job.sessions.target().clone() };
     let visible = job.sessions.visible_to(session);
     let mut server = ServerProcess::start(0, &work.session(), (&target, visible), &Start::Rehearsal, None)?;
-    let rehearsing = job.sessions.broker().rehearses(server.pidfd()?);
+    let process = server.pidfd().map_err(|error| Failure::of("a rehearsal cannot be watched", &error))?;
+    let rehearsing = job.sessions.broker().rehearses(process);
     let replayed = replay_in(&mut server, state);
     // What it has of a device is given back first, and whoever asks for it meanwhile waits for that.
     server.kill();

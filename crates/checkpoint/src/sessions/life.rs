@@ -65,7 +65,7 @@ impl Sessions {
         if let Some(trace) = self.trace() {
             trace.span(&format!("GPU server of process {} starts", record.inner_pid), began);
         }
-        let server_fd = open_pid(server.pid() as i32).map_err(|error| {
+        let server_fd = server.pidfd().map_err(|error| {
             Failure::of(format_args!("the server of session {} is gone", record.number), &error)
         })?;
         let (userfault, passed) = (OnceLock::new(), Mutex::default());

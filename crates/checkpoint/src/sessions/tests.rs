@@ -45,7 +45,7 @@ fn silent(sessions: &Arc<Sessions>, number: u32, shadows: bool) -> (Child, Arc<S
     let session = Session {
         record,
         dir: sessions.dir(number),
-        server_fd: open_pid(server.pid() as i32).unwrap(),
+        server_fd: server.pidfd().unwrap(),
         server: Mutex::new(server),
         userfault,
         passed: Mutex::default(),
