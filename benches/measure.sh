@@ -53,6 +53,8 @@ for held in "" held; do
     step "last-byte${held:+-$held}" 90 "$here/bin/dormouse" run --device gpu --store "$out/store" --every 5s -- "$here/bench/last_byte" 20 25 $held
     rm -rf "$out/store"
 done
+# What the device has for such a program where nothing is checkpointed.
+step last-byte-alone 60 "$here/bin/dormouse" run --device gpu -- "$here/bench/last_byte" 20 25
 step migrate 120 python3 "$here/bench/migrate.py"
 step shared 120 python3 "$here/bench/shared.py" --mib 2048
 step network 590 "$here/bin/network-bench"

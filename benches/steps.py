@@ -2,11 +2,13 @@
 
 Runs a program that prints a line for each step: natively, under Dormouse, and with regular checkpoints whose writers have so many threads (`--threads`; `default` for none
 that is said), each for S seconds from its first step on, and natively once more, since a device is not as fast in one minute as in another: both native runs together are what the others are
-compared with. Every image is verified, by two processors, once it is there, and one of the two that are kept is restarted. Lines have to be the same in all runs. Without a program it is
+compared with. Every image is verified, by two processors, once it is there, and one of the two that are kept is restarted; how long steps took beside an image that was being written, or
+verified, is told, too, and what the mean would be had those beside verifying taken as long as the others. Lines have to be the same in all runs. Without a program it is
 `train.py` with 80 layers and 4 GiB in the host's memory.
 """
 
 import argparse
+import datetime
 import os
 import pathlib
 import random
@@ -51,7 +53,7 @@ def run(words: list[str], seconds: float) -> tuple[list[str], list[float]]:
             if not line[:1].isdigit():
                 continue
             lines.append(line)
-            times.append(time.monotonic())
+            times.append(time.time())
             if times[-1] - times[0] > seconds:
                 break
     finally:
@@ -70,28 +72,46 @@ class Verifier(threading.Thread):
     def __init__(self, store: pathlib.Path):
         super().__init__()
         self.store, self.told, self.problem = store, {}, None
+        # From when to when images were written, and verified, seconds since 1970.
+        self.writing, self.verifying = [], []
         self.over = threading.Event()
 
     def run(self) -> None:
+        # What is measured is the program beside checkpoints, not beside this.
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-2:])
         last = False
         while not last and self.problem is None:
             last = self.over.wait(0.5)
             for image in self.images():
                 if image["id"] not in self.told and self.problem is None:
+                    begun = time.time()
+                    self.writing.append((datetime.datetime.fromisoformat(image["created"]).timestamp(), begun))
                     self.verify(image)
+                    self.verifying.append((begun, time.time()))
 
     def images(self) -> list[dict]:
         return jobs.ask("ls", "--store", str(self.store))["images"] if self.store.exists() else []
 
     def verify(self, image: dict) -> None:
-        # What is measured is the program beside checkpoints, not beside this.
-        processors = sorted(os.sched_getaffinity(0))[-2:]
         words = [str(DORMOUSE), "verify", "--store", str(self.store), image["id"]]
-        said = subprocess.run(words, preexec_fn=lambda: os.sched_setaffinity(0, processors), capture_output=True, text=True)
+        said = subprocess.run(words, capture_output=True, text=True)
         if said.returncode == 0:
             self.told[image["id"]] = f"stood still for {image['stall_ms']:.0f} ms, {image['stored']['written'] / 1e9:.2f} GB written"
         else:
             self.problem = f"verify {image['id']} ended with {said.returncode}: {said.stdout}{said.stderr}"
+
+
+def tell(what: str, steps: list[tuple[float, float]]) -> float:
+    """Prints a line of the table; answers the mean, ms."""
+    each = [1e3 * (after - before) for before, after in steps]
+    mean = statistics.mean(each)
+    print(f"| {what} | {len(each)} | {mean:.2f} | {statistics.median(each):.2f} | {max(each):.0f} |", flush=True)
+    return mean
+
+
+def beside(steps: list[tuple[float, float]], spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Those that took place within one of the spans, at least in part."""
+    return [step for step in steps if any(begin < step[1] and step[0] < end for begin, end in spans)]
 
 
 class Steps:
@@ -101,13 +121,13 @@ class Steps:
         # Of each run, how long its steps took in the mean, ms.
         self.means = []
 
-    def measure(self, what: str, words: list[str], seconds: float) -> None:
+    def measure(self, what: str, words: list[str], seconds: float) -> list[tuple[float, float]]:
+        """Answers from when to when each step took, seconds since 1970."""
         lines, times = run(words, seconds)
-        each = [1e3 * (after - before) for before, after in zip(times[WARM_UP:], times[WARM_UP + 1 :])]
-        mean = statistics.mean(each)
-        self.means.append((what, mean))
+        steps = list(zip(times[WARM_UP:], times[WARM_UP + 1 :]))
+        self.means.append((what, tell(what, steps)))
         self.compare(lines)
-        print(f"| {what} | {len(each)} | {mean:.2f} | {statistics.median(each):.2f} | {max(each):.0f} |", flush=True)
+        return steps
 
     def compare(self, lines: list[str]) -> None:
         """With what was printed before: of the same steps the same, as far as both go."""
@@ -128,16 +148,29 @@ class Steps:
         verifier.start()
         try:
             words = self.dormouse(store, "run", "--name", NAME, "--every", self.given.every, "--keep-last", "2", *said, "--", *self.given.program)
-            self.measure(f"--every {self.given.every}, threads: {threads}", words, self.given.seconds)
+            steps = self.measure(f"--every {self.given.every}, threads: {threads}", words, self.given.seconds)
         finally:
             verifier.over.set()
             verifier.join()
         if verifier.problem:
             raise SystemExit(verifier.problem)
+        self.told_apart(steps, verifier)
         image = random.choice(verifier.images())["id"]
         self.measure(f"restarted from {image}", self.dormouse(store, "restart", image), RESTARTED)
         print(f"{len(verifier.told)} images verified: " + "; ".join(verifier.told.values()), flush=True)
         shutil.rmtree(store)
+
+    def told_apart(self, steps: list[tuple[float, float]], verifier: Verifier) -> None:
+        written, verified = (beside(steps, spans) for spans in (verifier.writing, verifier.verifying))
+        verified = [step for step in verified if step not in set(written)]
+        concerned = {*written, *verified}
+        others = [step for step in steps if step not in concerned]
+        parts = {"while an image was written": written, "while one was verified": verified, "others": others}
+        means = {what: tell(f"… {what}", part) for what, part in parts.items() if part}
+        if written and verified and others:
+            counts = len(written), len(steps) - len(written)
+            mean = (counts[0] * means["while an image was written"] + counts[1] * means["others"]) / len(steps)
+            self.means.append(("… had verifying cost nothing", mean))
 
     def all(self) -> bool:
         without = self.given.without or self.given.seconds
