@@ -1,5 +1,6 @@
 //! Tests of the whole: each runs programs through the `dormouse` command of a kit made by `cargo xtask kit`.
 
+pub mod elsewhere;
 pub mod faults;
 pub mod planned;
 

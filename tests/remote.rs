@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use testkit::cost;
 use testkit::job::Job;
 use testkit::kit::Kit;
-use testkit::manifest::Guest;
 use testkit::outcome::Exit;
 use testkit::place::{After, Device, Place};
 use testkit::proxy::{self, Network};
@@ -22,50 +21,6 @@ fn trusted(stage: &Stage) -> Served {
     let served = stage.served(Device::Soft, "127.0.0.1").unwrap();
     served.is_trusted().unwrap();
     served
-}
-
-/// What a guest prints there is what it prints here.
-pub(crate) fn the_same(stage: &Stage, server: &Served, guests: &[&str]) {
-    let manifest = Kit::locate().unwrap().manifest().unwrap();
-    for name in guests {
-        let guest: &Guest = manifest.guest(name).unwrap();
-        let args: Vec<&str> = guest.args(false).iter().map(String::as_str).collect();
-        let here = finish(stage.command(guest.program(), &args)).unwrap();
-        let there = Job::start(stage.command_at(server, guest.program(), &args)).unwrap().finish().unwrap();
-        assert_eq!((there.exit, &there.stdout), (here.exit, &here.stdout), "{name}: {}", there.stderr);
-    }
-}
-
-fn on_another_machine(guests: &[&str]) {
-    let stage = Stage::new("remote").unwrap();
-    the_same(&stage, &trusted(&stage), guests);
-}
-
-#[test]
-fn programs_compute_the_same_on_another_machine() {
-    on_another_machine(&[
-        "reduction",
-        "stencil",
-        "textures",
-        "streams",
-        "host_threads",
-        "symbols",
-        "vmm",
-        "batches",
-    ]);
-}
-
-#[test]
-fn programs_with_graphs_and_memory_of_the_host_do_too() {
-    on_another_machine(&[
-        "graphs",
-        "graph_nodes",
-        "conditional",
-        "pinned",
-        "host_register",
-        "device_printf",
-        "managed_shadow",
-    ]);
 }
 
 #[test]

@@ -36,6 +36,8 @@ pub struct Guest {
     args: Vec<String>,
     /// Arguments for a real GPU, when they differ.
     gpu_args: Option<Vec<String>>,
+    /// The same with another machine's software device, where a step takes many ways there and back.
+    elsewhere_args: Option<Vec<String>>,
     /// Flags for nvcc, beside the common ones.
     #[serde(default)]
     pub flags: Vec<String>,
@@ -196,6 +198,13 @@ impl Guest {
     pub fn sources(&self) -> impl Iterator<Item = String> {
         let first = self.source.clone().unwrap_or_else(|| format!("{}.cu", self.program()));
         std::iter::once(first).chain(self.units.iter().map(|unit| format!("{unit}.cu")))
+    }
+
+    /// As it is run with another machine's software device.
+    #[must_use]
+    pub fn elsewhere(mut self) -> Self {
+        self.args = self.elsewhere_args.take().unwrap_or(self.args);
+        self
     }
 
     /// The arguments for a device.

@@ -87,7 +87,9 @@ impl Place<'_> {
         self.choose_device(&mut command);
         // A restart is told neither: it has what the job had.
         command.args(self.managed.map(|managed| format!("--managed={}", managed.flag())));
-        command.args(self.device_memory.map(|memory| format!("--device-memory={memory}M")));
+        // Another machine bounds what is taken of its devices itself.
+        let memory = self.device_memory.filter(|_| self.served.is_none());
+        command.args(memory.map(|memory| format!("--device-memory={memory}M")));
         if self.managed == Some(Managed::User) {
             command.args(["--user-faults", "--"]).args(WITHOUT_RIGHT);
         } else {

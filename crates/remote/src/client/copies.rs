@@ -137,6 +137,16 @@ impl Link {
         Ok(Place::Far { mirrored: true })
     }
 
+    /// Where what comes from the far end is written: in the mirror of registered memory, where something before the copy may wait for a word. Else a copy from there, which
+    /// needs the mirror (above), would wait here until that has come, and who is to write the word with it.
+    fn destination(self: &Arc<Self>, address: u64, to: Place) -> Result<Place> {
+        if to != Place::Registered || !self.may_wait_for_word() {
+            return Ok(to);
+        }
+        self.reach(address)?;
+        Ok(Place::Far { mirrored: true })
+    }
+
     /// Memory that work of the far end is to reach: mirrored if it is the host's.
     pub(super) fn reachable(self: &Arc<Self>, address: u64, bytes: u64) -> Result<()> {
         match self.place_of(address, bytes)? {
@@ -167,9 +177,11 @@ impl Link {
         if bytes == 0 {
             return self.progress.check(ctx);
         }
-        let (to, mut from) = (self.place_of(dst, bytes)?, self.place_of(src, bytes)?);
+        let (mut to, mut from) = (self.place_of(dst, bytes)?, self.place_of(src, bytes)?);
         if to.is_far() {
             from = self.source(src, from)?;
+        } else if from.is_far() {
+            to = self.destination(dst, to)?;
         }
         if to.is_mirrored() || from.is_mirrored() || self.is_held() {
             // What the host has written there is older than what the copy reads or writes, and than what a copy may let go.
@@ -294,11 +306,11 @@ impl Link {
             BoxSide::Memory(memory) => self.place_of(memory.address, extent(memory, size)?),
             BoxSide::Array(..) => Ok(Place::Far { mirrored: false }),
         };
-        let (to, mut from) = (place(&dst)?, place(&src)?);
-        if let BoxSide::Memory(memory) = src
-            && to.is_far()
-        {
-            from = self.source(memory.address, from)?;
+        let (mut to, mut from) = (place(&dst)?, place(&src)?);
+        match (dst, src) {
+            (_, BoxSide::Memory(memory)) if to.is_far() => from = self.source(memory.address, from)?,
+            (BoxSide::Memory(memory), _) if from.is_far() => to = self.destination(memory.address, to)?,
+            _ => {}
         }
         if to.is_mirrored() || from.is_mirrored() || self.is_held() {
             self.push_changes();

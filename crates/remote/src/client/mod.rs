@@ -459,9 +459,14 @@ impl Link {
     /// Whether work that is under way may be waiting for something that the host has yet to do. What is behind it sees what the host writes
     /// until then.
     fn is_held(&self) -> bool {
+        self.may_wait_for_word() || self.hosting.load(Ordering::Acquire) > 0
+    }
+
+    /// The same, where it may be the thread that is calling which has to do it.
+    fn may_wait_for_word(&self) -> bool {
         let mut holds = lock(&self.holds);
         holds.retain(|place| !self.progress.has_passed(*place));
-        !holds.is_empty() || self.hosting.load(Ordering::Acquire) > 0
+        !holds.is_empty()
     }
 
     fn mark(&self, ctx: RawContext, stream: StreamArg, ticket: u64) {
