@@ -94,7 +94,7 @@ impl Stream {
                 std::thread::Builder::new().name("soft-stream".into()).spawn(move || stream.work(run));
             spawned.map_err(|error| {
                 tracing::error!("a stream's thread: {error}");
-                CuError::OUT_OF_MEMORY
+                CuError::OPERATING_SYSTEM
             })?;
             queue.has_thread = true;
         }
